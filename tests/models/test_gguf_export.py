@@ -209,6 +209,9 @@ def test_types(kind: str, number: int, tmp_path: Path) -> None:
         largest = weight.abs().max() if kind == "q8_0" else weight.abs()
         assert bool(((stored - weight).abs() <= step * largest + 1e-7).all())
         assert bool((stored != weight).any()) == (kind != "f32")
+        if kind in ("f16", "bf16"):  # small updates survive, as in a saved model
+            model.save(tmp_path / "hf", {"f16": torch.float16, "bf16": torch.bfloat16}[kind])
+            assert torch.equal(stored, load_model(tmp_path / "hf").state_dict()[f"model.layers.1.{ours}.weight"])
 
 
 def test_the_type_of_the_model_is_kept(tmp_path: Path) -> None:

@@ -267,6 +267,15 @@ def test_a_directory_that_stays_is_read_once(tmp_path, monkeypatch):
     assert len(looks) == 1
 
 
+def test_a_model_without_a_causal_mask_is_refused(tmp_path):
+    """transformers attends to later tokens there, as embedding models do."""
+    build(*CASES["llama-untied"]).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"is_causal": False}))
+    with pytest.raises(UserError, match="computes its logits in a way that is not supported"):
+        load_model(tmp_path)
+
+
 def test_large_models_are_saved_in_shards_that_transformers_loads(tmp_path, monkeypatch):
     oracle = build(*CASES["llama-untied"])
     oracle.save_pretrained(tmp_path)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
 from tests.models.hf_models import CASES, TINY, build, oracle_logits
 from tests.small import small_model
@@ -14,6 +15,7 @@ from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.decoder import decoder as decoder_module
 from whet.models.decoder.decoder import Decoder, fits_fused
+from whet.models.decoder.families import FAMILIES, read_shape
 from whet.models.layers import layer_attention
 from whet.models.layers.attention import causal_attention, recent
 from whet.models.layers.decoder_config import has_usual_blocks, is_served, reaches_all
@@ -102,6 +104,15 @@ def test_cached_tokens_see_what_a_full_pass_sees(pair):
         states = model.extend(new, cache)
         for row, token in zip(rows, new.tolist(), strict=True):
             row.append(token)
+
+
+def test_the_window_of_a_config_that_states_none():
+    """As in transformers: an absent key is Mistral's 4096, null is no window."""
+    hf = transformers.MistralConfig(**TINY).to_dict()
+    for window, read in ((None, None), (7, 7)):
+        assert read_shape(FAMILIES["mistral"], hf | {"sliding_window": window}).window == read
+    del hf["sliding_window"]
+    assert read_shape(FAMILIES["mistral"], hf).window == transformers.MistralConfig().sliding_window == 4096
 
 
 def test_a_window_by_hand():

@@ -169,6 +169,7 @@ def test_an_adapter_has_the_shape_of_its_base(whet: Whet, tmp_path: Path) -> Non
         ({"hidden_size": -4}, "hidden_size"),
         ({"model_type": "unheard_of"}, "is run by transformers, whose memory whet has no formula for"),
         ({"model_type": 7}, "names no model_type"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "holds quantised weights, which cannot be trained"),
     ],
 )
 def test_a_hostile_config_is_refused(whet: Whet, tmp_path: Path, changes: dict[str, Any], said: str) -> None:

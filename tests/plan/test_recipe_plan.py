@@ -108,6 +108,68 @@ def test_the_bytes_of_full_fine_tuning_by_hand() -> None:
     assert one.host == 0
 
 
+# Qwen3-0.6B, whose head is its embedding.
+WEIGHTS, EMBEDDING, VECTORS = 596_049_920, 151_936 * 1024, 28 * (2 * 1024 + 2 * 128) + 1024
+BLOCKS = WEIGHTS - EMBEDDING - VECTORS
+# Rows and columns of q, k and v, o, gate and up, down; rank 16.
+ADAPTERS = 28 * 16 * (3072 + 2 * 2048 + 3072 + 2 * 4096 + 4096)
+
+
+def test_the_bytes_of_adapters_by_hand() -> None:
+    one = qwen("0.6B", "model.lora=16")
+    held = one.plan.peaks.placement
+    assert one.plan.models.adapters == ADAPTERS
+    assert held.weights == 2 * (BLOCKS + EMBEDDING) + 4 * VECTORS + 4 * ADAPTERS
+    assert (one.disk.checkpoint, one.disk.best) == (12 * ADAPTERS, 4 * ADAPTERS)
+    four_bits = qwen("0.6B", "model.lora={rank: 16, quantization: nf4}").plan.peaks.placement
+    assert four_bits.weights == BLOCKS * 9 // 16 + 2 * EMBEDDING + 4 * VECTORS + 4 * ADAPTERS  # 4.5 bits
+    # A reference that moves is a second set of adapters with a joined copy; the frozen weights are shared.
+    kl = ("algorithm.kl.coefficient=0.1", "algorithm.kl.reference=sync")
+    moving = qwen("0.6B", "model.lora=16", *kl)
+    assert moving.plan.peaks.placement.reference == 8 * ADAPTERS + 2 * BLOCKS
+    assert moving.plan.peaks.placement.models["reference"] == 0  # nothing of its own to offload
+    assert moving.disk.checkpoint == 16 * ADAPTERS
+    whole = qwen("0.6B", *kl)
+    assert whole.plan.peaks.placement.reference == 4 * WEIGHTS + 2 * BLOCKS
+    assert whole.disk.checkpoint == 16 * WEIGHTS
+
+
+def test_the_bytes_of_other_models_and_optimizers_by_hand() -> None:
+    head = 1024 + 1  # of a critic
+    ppo = qwen("0.6B", "algorithm=ppo").plan.peaks
+    assert ppo.placement.gradients == 4 * (2 * WEIGHTS + head)
+    assert ppo.scratch == 128 * (8 * 1024 + 2 * (4 * 1024 + 2 * 4096 + 2 * 2048 + 3 * 3072) + 4 * 151_936)
+    assert ppo.needed == int(1.03 * ppo.peak) + 700 * 2**20 + ppo.scratch
+    larger, embedding, vectors = 1_720_574_976, 151_936 * 2048, 28 * (2 * 2048 + 2 * 128) + 2048
+    rewarded = qwen("0.6B", "reward.model=Qwen/Qwen3-1.7B").plan.peaks.placement
+    assert rewarded.reward == 4 * larger + 2 * (larger - embedding - vectors)
+    # Muon keeps one moment of hidden matrices, and two of embeddings, norms and heads.
+    for overrides, numbers in (
+        ((), 2 * WEIGHTS - BLOCKS),
+        (("algorithm=ppo",), 2 * (2 * WEIGHTS - BLOCKS) + 2 * head),
+        (("algorithm=ppo", "critic.model=shared"), 2 * WEIGHTS - BLOCKS + 2 * head),
+        (("model.lora=16",), ADAPTERS),
+    ):
+        assert qwen("0.6B", "optimizer.name=muon", *overrides).plan.peaks.placement.state == 4 * numbers, overrides
+    offloaded = qwen("0.6B", "optimizer.master_weights=offload").disk
+    assert offloaded.checkpoint == pytest.approx((2 + 4 + 8) * WEIGHTS, rel=1e-3)
+
+
+def test_a_run_is_its_steps_and_its_evaluations() -> None:
+    one = qwen("0.6B", "steps=10", "eval.every_steps=4", "update.epochs=3", "update.minibatches=2").plan
+    assert (one.steps, one.evaluations, one.work.updates) == (10, 4, 6)  # before the first step, after 4, 8 and 10
+    assert one.hours == pytest.approx((10 * one.seconds.step + 4 * one.seconds.evaluation) / 3600)
+    assert one.seconds.evaluation > 0.01 * one.seconds.step
+
+
+def test_greedy_completions_are_sampled_too() -> None:
+    """ReMax samples one completion of a prompt, and the greedy one."""
+    once, twice = (qwen("0.6B", f"algorithm={name}", "rollout.group=1") for name in ("reinforce", "remax"))
+    of_once, of_twice = (one.plan.seconds.moments["rollout"] for one in (once, twice))
+    assert of_twice == pytest.approx(2 * of_once)
+    assert twice.plan.seconds.moments["update"] == once.plan.seconds.moments["update"]
+
+
 def test_what_is_offloaded_is_in_host_memory() -> None:
     one = qwen("0.6B", "algorithm=ppo", "offload=always")
     weights = 596_049_920

@@ -64,6 +64,37 @@ def test_chunks_change_nothing_but_random_numbers(monkeypatch):
     assert all(np.abs(whole[name] - pieces[name]).max() < 4 * LR * 2**-6 for name in whole)
 
 
+def test_weights_moments_and_chunks_are_rounded_independently(monkeypatch):
+    """Two equal chunks half-way between two numbers: as many go up in both as two coins show heads together."""
+    monkeypatch.setattr(rounded_adamw, "CHUNK", 10_000)
+    half = 1 + 2**-8  # of the way from 1 to the next number, 1 + 2⁻⁷
+    weight, gradient = torch.ones(20_000).bfloat16(), torch.full((20_000,), half)
+    mean, square = torch.zeros(20_000).bfloat16(), torch.full((20_000,), half**2).bfloat16()
+    group = {"betas": (0.0, 0.0), "lr": -(2**-8), "eps": 0.0, "weight_decay": 0.0}
+    ups = []
+    for chunk in range(2):
+        part = slice(10_000 * chunk, 10_000 * (chunk + 1))
+        pieces = (weight[part], gradient[part], mean[part], square[part])
+        rounded_adamw.update(*pieces, group=group, step=1, chunk=chunk)
+        ups += [weight[part] > 1, mean[part] > 1]
+    for number, one in enumerate(ups):
+        assert float(one.float().mean()) == pytest.approx(0.5, abs=0.02)
+        for other in ups[:number]:
+            assert float((one & other).float().mean()) == pytest.approx(0.25, abs=0.02)
+
+
+def test_every_chunk_of_a_step_has_random_numbers_of_its_own():
+    weights = [nn.Parameter(torch.ones(4096)) for _ in range(2)]
+    model = nn.ParameterList(weights)
+    optimizer = make_optimizer(model, OptimizerConfig(name="adamw_bf16", lr=1e-6, beta1=0.9))
+    for weight in weights:
+        weight.grad = torch.full((4096,), 1.001)
+    optimizer.step()
+    one, other = (optimizer.state[weight]["exp_avg"] for weight in weights)
+    assert len(one.unique()) == len(other.unique()) == 2
+    assert not torch.equal(one, other)
+
+
 def test_state_is_bf16_half_as_large_and_restored_bit_for_bit():
     def trained(steps):
         weight = nn.Parameter(torch.linspace(-1, 1, 300))

@@ -1,11 +1,15 @@
 """Adapters merged into their base: a plain model directory, which every library loads."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 import torch
 
 from whet.errors import RunFailed, UserError
-from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.adapter_directory import MODEL_CONFIG, is_adapter
 from whet.models.adapters.peft_files import read_adapter
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, model_summary
@@ -29,9 +33,27 @@ def merge_adapter(adapter: str, directory: Path, dtype: str = "auto") -> None:
     to = DTYPES[STORED.get(str(stored), "fp32") if dtype == "auto" else dtype]
     # One with a head is a reward model's.
     model = load_reward_model(source) if read_adapter(source).others else load_model(source, bidirectional=None)
+    tokenizer = load_tokenizer(source)
+    with _written_whole(directory) as partial:
+        model.save(partial, to)
+        tokenizer.save(partial)
+
+
+@contextmanager
+def _written_whole(directory: Path) -> Iterator[Path]:
+    """A directory inside of it, whose files are moved up at the end; after a failure nothing is kept.
+
+    config.json comes last: without it the directory is no model, also after a kill.
+    """
+    is_new, partial = not directory.exists(), directory / f".{token_hex(4)}"
+    is_whole = False
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFailed(f"{directory} cannot be made: {error.strerror or error}") from error
-    model.save(directory, to)
-    load_tokenizer(source).save(directory)
+        partial.mkdir(parents=True)
+        yield partial
+        for path in sorted(partial.iterdir(), key=lambda one: one.name == MODEL_CONFIG):
+            path.replace(directory / path.name)
+        is_whole = True
+    except (OSError, RunFailed) as error:
+        raise RunFailed(f"{directory} cannot be written ({error}); nothing was kept") from error
+    finally:
+        shutil.rmtree(directory if is_new and not is_whole else partial, ignore_errors=True)

@@ -4,11 +4,12 @@ import json
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.models.adapters.test_lora import adapted, read
 from tests.small import small_model
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import LoRAShape, adapters, trained_tensors
 from whet.models.adapters.peft_files import read_adapter, write_adapter
@@ -66,6 +67,13 @@ def test_a_merged_directory_is_a_plain_model(place, dtype, near):
         merge_adapter(str(tmp_path / "base"), tmp_path / "again")
 
 
+def test_a_merged_model_has_the_dtype_of_its_base(place):
+    tmp_path, _ = place
+    load_model(tmp_path / "base").save(tmp_path / "base", torch.bfloat16)
+    merge_adapter(str(tmp_path / "adapter"), tmp_path / "merged")
+    assert model_summary(tmp_path / "merged")["dtype"] == "bfloat16"
+
+
 def test_patterns_of_alpha_and_ranks_of_other_programs(place):
     tmp_path, _ = place
     path = tmp_path / "adapter" / "adapter_config.json"
@@ -77,6 +85,59 @@ def test_patterns_of_alpha_and_ranks_of_other_programs(place):
     assert scales["model.layers.0.mlp.up_proj"] == 2.0
     path.write_text(json.dumps(config | {"use_rslora": True}))
     assert read_adapter(tmp_path / "adapter").scales["model.layers.0.mlp.up_proj"] == pytest.approx(6 / 3**0.5)
+    weights = tmp_path / "adapter" / "adapter_model.safetensors"
+    narrow = {name: _first_rank(name, tensor) for name, tensor in load_file(weights).items()}
+    save_file(narrow, weights)
+    with pytest.raises(UserError, match=r"r is 3, and the weights of .*down_proj' have rank 1: copy both"):
+        read_adapter(tmp_path / "adapter")
+    path.write_text(json.dumps(config | {"rank_pattern": {"down_proj": 1}}))
+    assert read_adapter(tmp_path / "adapter").scales["model.layers.0.mlp.down_proj"] == 6.0
+    path.write_text(json.dumps(config | {"rank_pattern": "down_proj"}))
+    with pytest.raises(UserError, match="rank_pattern is 'down_proj'"):
+        read_adapter(tmp_path / "adapter")
+
+
+def _first_rank(name, tensor):
+    if "down_proj" not in name:
+        return tensor
+    return (tensor[:1] if "lora_A" in name else tensor[:, :1]).contiguous()
+
+
+def test_the_scale_of_rslora_is_saved(place):
+    tmp_path, model = place
+    shape = LoRAShape(rank=3, alpha=6.0, rslora=True)
+    layers = [name for name, _ in adapters(model)]
+    write_adapter(tmp_path / "root", trained_tensors(model), shape, base=tmp_path / "base", layers=layers)
+    assert set(read_adapter(tmp_path / "root").scales.values()) == {shape.scale}
+
+
+def test_a_full_disk_leaves_no_part_of_a_merged_model(place, monkeypatch):
+    tmp_path, _ = place
+
+    def full(*args):
+        raise Exception("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
+        (tmp_path / "empty").mkdir()
+        for name in ("merged", "empty"):
+            with pytest.raises(RunFailed, match=r"tokenizer cannot be saved .*nothing was kept"):
+                merge_adapter(str(tmp_path / "adapter"), tmp_path / name)
+    assert not (tmp_path / "merged").exists()
+    assert list((tmp_path / "empty").iterdir()) == []
+    merge_adapter(str(tmp_path / "adapter"), tmp_path / "empty")  # and it can be repeated
+    assert load_model(tmp_path / "empty").config.layers == 2
+
+
+def test_an_adapter_of_a_head_that_is_the_embedding_is_refused(tmp_path):
+    """transformers runs this model; added to the shared matrix, the adapter would change the embedding too."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8, "vocab_size": 20}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes, **heads)).save_pretrained(tmp_path / "base")
+    pair = {"lm_head.lora_A": torch.ones(3, 16), "lm_head.lora_B": torch.ones(20, 3)}
+    write_adapter(tmp_path / "adapter", pair, SHAPE, base=tmp_path / "base", layers=["lm_head"])
+    with pytest.raises(UserError, match="adapts 'lm_head', whose matrix is that of the embedding"):
+        load_model(tmp_path / "adapter")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +156,16 @@ def test_patterns_of_alpha_and_ranks_of_other_programs(place):
             for patterns in (["q_proj"], "q_proj", {"q_proj": "12"}, {"q_proj": None}, {"q_proj": float("nan")})
         ],
         ({"alpha_pattern": {"(": 3}}, r"alpha_pattern has no regular expression \(missing \)"),
+        *[
+            ({"alpha_pattern": {pattern: 3}}, "of alpha_pattern has more than 3 groups and repetitions")
+            for pattern in (r"(\w+\.?)+!", 5000 * "(" + 5000 * ")", 30 * "a?" + 30 * "a", 20 * "(.|.)" + "!")
+        ],
+        *[
+            ({"init_lora_weights": start}, f"init_lora_weights is '{start}', which changes the base")
+            for start in ("pissa", "pissa_niter_4", "olora", "corda", "loftq")
+        ],
+        ({"use_rslora": "false"}, "use_rslora is 'false': expected true or false"),
+        ({"r": 16}, "r is 16, and the weights of .* have rank 3"),
         ({"base_model_name_or_path": 5000 * "a"}, "needs its base model: .*name too long"),
         ({"base_model_name_or_path": "~nobody-of-that-name/x"}, "needs its base model: .*home directory"),
         ({"base_model_name_or_path": "/nowhere"}, "needs its base model: no directory /nowhere"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ NOT_PLAIN = (
     *("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices", "use_qalora"),
     *("alora_invocation_tokens", "target_parameters", "arrow_config"),
 )
+# Values of init_lora_weights that leave the base as it is. Others (pissa, olora, corda, loftq, lora_ga) change it
+# before training, so that s·B·A belongs to another base than the one that is named.
+PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+# Of a pattern of a file that nobody vouches for: more would match for hours.
+MOST_BRANCHINGS, LONGEST_PATTERN = 3, 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +121,7 @@ def read_adapter(directory: Path) -> AdapterFiles:
         pairs[layer] = (a, b)
     if not pairs:
         raise UserError(f"{directory / ADAPTER_WEIGHTS} holds no LoRA weights (lora_A, lora_B): copy it again")
+    _check_ranks(config, pairs, path)
     others = {name: tensor for name, tensor in tensors.items() if not name.endswith(PAIR)}
     odd = next((name for name in others if "lora_" in name), None)
     if odd is not None:
@@ -138,6 +145,14 @@ def _refuse_other_kinds(config: Mapping[str, Any], path: Path) -> None:
     for key in NOT_PLAIN:
         if config.get(key):
             raise UserError(f"{path}: {key} is {config[key]!r:.60}, and only plain LoRA is read: merge it with PEFT")
+    start, is_root = config.get("init_lora_weights"), config.get("use_rslora", False)
+    if start not in PLAIN_STARTS:
+        raise UserError(
+            f"{path}: init_lora_weights is {start!r:.40}, which changes the base before training: convert it to plain "
+            "LoRA with PEFT (path_initial_model_for_weight_conversion)"
+        )
+    if not isinstance(is_root, bool):
+        raise UserError(f"{path}: use_rslora is {is_root!r:.40}: expected true or false")
     if not _is_number(config.get("lora_alpha")) or not isinstance(config.get("base_model_name_or_path"), str):
         raise UserError(f"{path}: lora_alpha or base_model_name_or_path is missing: copy the adapter again")
     patterns = config.get("alpha_pattern") or {}
@@ -150,9 +165,36 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < LARGEST_ALPHA
 
 
+def _check_ranks(config: Mapping[str, Any], pairs: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
+    """Refuses weights of another rank than the config's: its alpha is not theirs."""
+    patterns = config.get("rank_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise UserError(f"{path}: rank_pattern is {patterns!r:.60}, not a rank for each pattern: copy it again")
+    stated = [config.get("r"), *patterns.values()]
+    for layer, (a, _) in pairs.items():
+        if len(a) not in stated:
+            raise UserError(
+                f"{path}: r is {config.get('r')!r:.40}, and the weights of {layer!r} have rank {len(a)}: copy both "
+                "files of the adapter again"
+            )
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuses a regular expression that may take hours to match."""
+    plain = re.sub(r"\\.", "", pattern).replace("(?:", "(")
+    branchings = sum(map(plain.count, "(*+?{"))
+    if len(pattern) > LONGEST_PATTERN or branchings > MOST_BRANCHINGS or re.search(r"\)[*+{]", plain):
+        raise UserError(
+            f"{ADAPTER_CONFIG}: the pattern {pattern!r:.60} of alpha_pattern has more than {MOST_BRANCHINGS} groups "
+            f"and repetitions, a repeated group, or more than {LONGEST_PATTERN} characters: name the layers"
+        )
+
+
 def _scale(config: Mapping[str, Any], layer: str, *, rank: int) -> float:
     """s of a layer: alpha_pattern of PEFT overrides lora_alpha for the layers whose names end in a pattern."""
     patterns = config.get("alpha_pattern") or {}
+    for pattern in patterns:
+        _check_pattern(pattern)
     try:
         found = (value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", layer))
         alpha = next(found, config["lora_alpha"])
@@ -185,6 +227,7 @@ def attach_adapter_files(model: nn.Module, files: AdapterFiles, *, prefix: str =
 def _adapted_layers(model: nn.Module, files: AdapterFiles, prefix: str) -> dict[str, nn.Linear]:
     """The layers of a plain model that the adapters are for, by their names in the files."""
     modules, found = dict(model.named_modules()), {}
+    uses = Counter(id(one.weight) for one in modules.values() if isinstance(one, nn.Linear | nn.Embedding))
     for layer, (a, b) in files.pairs.items():
         linear = modules.get(prefix + layer)
         if not isinstance(linear, nn.Linear):
@@ -195,6 +238,11 @@ def _adapted_layers(model: nn.Module, files: AdapterFiles, prefix: str) -> dict[
             raise UserError(
                 f"{files.directory}: the adapter of {layer!r} is for a matrix of {len(b)} × {a.shape[1]}, and that of "
                 f"{files.base} has {linear.out_features} × {linear.in_features}: is it another base model?"
+            )
+        if uses[id(linear.weight)] > 1:
+            raise UserError(
+                f"{files.directory} adapts {layer!r}, whose matrix is that of the embedding in {files.base}, which the "
+                "adapter leaves alone: merge it with PEFT"
             )
         if not all(bool(one.isfinite().all()) for one in (a, b, files.scales[layer] * (b @ a))):
             raise UserError(

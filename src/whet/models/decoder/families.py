@@ -61,6 +61,7 @@ def export_config(family: Family, config: DecoderConfig, source: Mapping[str, An
 
 def read_shape(family: Family, hf: Mapping[str, Any]) -> DecoderConfig:
     """The shape that a config.json describes; errors name its keys."""
+    require(hf, "is_causal", True)  # transformers lets tokens see later ones without it
     try:
         config = family.read(hf)
     except WrongField as error:

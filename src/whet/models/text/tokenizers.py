@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.protocol import BIDIRECTIONAL, Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
@@ -112,7 +112,10 @@ class HuggingFaceTokenizer:
     def save(self, directory: Path) -> None:
         """Writes the files that `load_tokenizer` and `AutoTokenizer.from_pretrained` read."""
         directory.mkdir(parents=True, exist_ok=True)
-        self._hf.save_pretrained(directory)
+        try:
+            self._hf.save_pretrained(directory)
+        except Exception as error:  # of tokenizers, whose errors of a full disk have no type of their own
+            raise RunFailed(f"{directory}: the tokenizer cannot be saved ({error})") from error
         # transformers 5 renamed its generic class; every version understands the old name.
         _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
         ends = [self.eos, *sorted(self.stops - {self.eos})]

@@ -58,7 +58,9 @@ def durations(m: Models, work: Work, choice: Choice, held: Placement, gpu: GPU, 
     """The seconds of a step under these choices."""
     moments: dict[str, float] = {}
     if work.loop == "online":
-        rollout = rollout_seconds(m, gpu, work.sequences, choice.slots, work.prompt, work.completion, work.group)
+        lengths = (choice.slots, work.prompt, work.completion)
+        rollout = rollout_seconds(m, gpu, work.sequences, *lengths, work.group)
+        rollout += rollout_seconds(m, gpu, work.prompts, *lengths, 1) if work.greedy else 0.0
         moments["rollout"] = work.rounds * rollout
         moments["score"] = STEP_HOST_SECONDS + _scoring(m, work, gpu) + _moved("reward", held, choice, gpu)
         moments["annotate"] = (

@@ -73,12 +73,12 @@ def placement(m: Models) -> Placement:
         sampler=m.engine_half * embedding_weights(c) if copies_head and m.samples else 0,
         gradients=FP32 * learns,
         state=0 if m.storage == "streamed" else state,
-        reference=_frozen_model(c, m) if m.reference == "copy" else 0,
+        reference=_reference(m),
         critic=critic,
         reward=reward,
         host=FP32 * learns + state if m.storage == "streamed" else 0,
         models={
-            "reference": _stored(c, m) if m.reference == "copy" else 0,
+            "reference": _stored(c, m) if m.reference == "copy" and not m.adapters else 0,
             "critic": _stored(c, m) if m.critic == "separate" and not m.adapters else 0,
             "reward": 0 if m.reward is None or m.reward_adapter else _stored(m.reward, m),
         },
@@ -123,8 +123,9 @@ def _cpu_joined(c: DecoderConfig) -> int:
 
 def _state(m: Models, trained: int) -> int:
     """Optimizer state of so many trained weights."""
-    if m.optimizer == "muon" and not m.adapters and trained:
-        return FP32 * (trained + embedding_weights(m.policy) + head_weights(m.policy))
+    if m.optimizer == "muon":  # one moment for hidden matrices, which a critic's head alone has none of
+        hidden = m.adapters or blocks_weights(m.policy) + _routers(m.policy)
+        return FP32 * (2 * trained - (hidden if trained >= hidden else 0))
     return STATE_BYTES[m.optimizer] * trained
 
 
@@ -135,8 +136,8 @@ def _critic(m: Models) -> tuple[int, int]:
         return 0, 0
     if m.critic == "shared":
         return FP32 * head, head
-    if m.adapters:  # adapters of its own on the same frozen weights, folded into a joined copy of its own
-        return 2 * FP32 * m.adapters + JOINED_BYTES[m.storage] * blocks_weights(m.policy), m.adapters + head
+    if m.adapters:
+        return _other_adapters(m), m.adapters + head
     trained = all_weights(m.policy) - head_weights(m.policy) + head
     return _frozen_model(m.policy, m) + FP32 * head, trained
 
@@ -146,6 +147,25 @@ def _reward(c: DecoderConfig, m: Models) -> int:
     if m.reward_adapter:
         return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
     return _frozen_model(c, m)
+
+
+def _reference(m: Models) -> int:
+    """A reference that moves, with its joined copies; one that stays needs none beside adapters."""
+    if m.reference != "copy":
+        return 0
+    return _other_adapters(m) if m.adapters else _frozen_model(m.policy, m)
+
+
+def _other_adapters(m: Models) -> int:
+    """Adapters of its own on the same frozen weights, folded into a joined copy of its own."""
+    return 2 * FP32 * m.adapters + JOINED_BYTES[m.storage] * blocks_weights(m.policy)
+
+
+def _routers(c: DecoderConfig) -> int:
+    """Weights of the routers of all layers with experts."""
+    if c.experts is None:
+        return 0
+    return sum(c.has_experts(layer) for layer in range(c.layers)) * c.experts.count * c.width
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

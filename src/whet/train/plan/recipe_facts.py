@@ -113,6 +113,7 @@ def work_of(config: Training, *, prompt: int, completion: int, gpus: int = 1, on
         epochs=update.epochs,
         reads_old=old_source(algorithm, config, is_exact=not on_gpu) == "read",
         rounds=2.0 if resampled else 1.0,
+        greedy=algorithm.needs_greedy,
         offload=config.offload.model_dump(),
     )
 

@@ -142,7 +142,8 @@ def planned_disk(config: Training, m: Models, exported: int) -> DiskUse:
     moves = isinstance(config, OnlineConfig) and (
         config.algorithm.kl.reference == "sync" or config.cold_start.steps > 0
     )
-    others = max(own, held.models["critic"]) + (held.models["reference"] if moves else 0)
+    reference = FP32 * m.adapters or held.models["reference"]
+    others = max(own, held.models["critic"]) + (reference if moves and m.reference == "copy" else 0)
     masters = held.gradients if m.storage == "streamed" else 0
     sizes = SavedSizes(
         weights=(FP32 * m.adapters or held.weights) + others + masters,

@@ -86,7 +86,10 @@ def _found(path: str, key: str) -> tuple[DecoderConfig, str, Path | None]:
             raise UserError(f"{key}: {error}; or {shapes}") from None
         return known[1], f"{path}, which is not here: the shape of {known[0]}", None
     base = base_directory(directory) if is_adapter(directory) else directory
-    found = covered(base, read_config(base))
+    hf = read_config(base)
+    if hf.get("quantization_config"):
+        raise UserError(f"{key}: {base} holds quantised weights, which cannot be trained: use the original checkpoint")
+    found = covered(base, hf)
     if found is None:
         raise UserError(
             f"{key}: {directory} is run by transformers, whose memory whet has no formula for: name a shape that is "

@@ -50,6 +50,7 @@ class Work:
     max_sequences: int | None = None
     padding_free: bool = True
     rounds: float = 1.0  # of sampling
+    greedy: bool = False  # a greedy completion of every prompt besides, after the others (ReMax)
     eval_prompts: int = 0
     eval_samples: int = 1  # sequences of each of them
     eval_completion: int = 0

@@ -48,6 +48,15 @@ def rollout_seconds(config: DecoderConfig, requests: Sequence[tuple[int, int]], 
     return prefill + sum(decode_seconds(config, contexts) for contexts in steps)
 
 
+def cache_bytes(config: DecoderConfig, requests: Sequence[tuple[int, int]], *, group: int = 1) -> int:
+    """Keys and values that attention reads while (prompt, new) sequences are decoded, `group` for each prompt.
+
+    The first new token comes from the pass over the prompt; the i-th one after it reads prompt + i positions.
+    """
+    positions = sum((new - 1) * prompt + new * (new - 1) // 2 for prompt, new in requests)
+    return kv_bytes(config) * positions * group
+
+
 def training_flop(config: DecoderConfig, *, sequences: int, tokens: int) -> float:
     """Forward and backward over so many sequences of so many tokens."""
     each = 6 * parameter_count(config) + 6 * config.layers * attention_width(config) * tokens

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import roofline
 from bench.command import run_command
+from bench.job import Workload
 from bench.results import RESULTS, newest_results
 from bench.shapes import SHAPES
 from whet.errors import UserError
@@ -29,6 +31,7 @@ ADAPTERS = ("lora-step-qwen3-1.7b", "lora-step-qwen3-4b", "lora-step-qwen3-8b")
 CPU = ("cpu-2x4x32", "cpu-4x8x64", "cpu-lora-2x4x32")
 DRIFT_STEPS = 50  # over which sampler and trainer may not drift apart
 WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
+GOAL = 30_000  # tokens a second in it
 KERNEL_LETTERS = 72  # of a kernel's name; templates have names of several lines
 DAGGER = "†"  # measured earlier
 NONE = "–"
@@ -145,6 +148,27 @@ def kernels(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     for row in whet.get("kernels", []) or [{"kernel": "not measured yet", "runs": 0, "seconds": 0.0}]:
         each = 1e6 * row["seconds"] / max(1, row["runs"])
         yield _row(f"`{row['kernel'][:KERNEL_LETTERS]}`", f"{row['runs']:,}", f"{row['seconds']:.3f}", f"{each:.1f}")
+    if whet.get("kernels") and _has_limits(results[WATCHED]):
+        yield from ("", _bound(results[WATCHED]))
+
+
+def _bound(result: Mapping[str, Any]) -> str:
+    """What attention alone allows in this workload, and what is left for the rest at GOAL tokens a second."""
+    workload = Workload(**{k: tuple(v) if isinstance(v, list) else v for k, v in result["workload"].items()})
+    lengths = [(len(prompt), new) for prompt, new in workload.requests()]
+    whet = result["sides"]["whet"]
+    last, attending = whet["runs"][-1], next(row["seconds"] for row in whet["kernels"] if row["kernel"] == "_attend")
+    size = roofline.cache_bytes(SHAPES[WATCHED.partition("-")[2]].config, lengths, group=workload.group)
+    others = sum(row["seconds"] for row in whet["kernels"]) - attending
+    prefill, waiting = last["breakdown"]["prefill"], last["seconds"] - attending - others
+    return (
+        f"Attention reads {size / 1e12:.2f} TB of keys and values in {attending:.2f} s, "
+        f"{size / attending / 1e12:.2f} of {roofline.BANDWIDTH / 1e12:.1f} TB/s. If all else took no time, "
+        f"that would be {last['tokens'] / attending:,.0f} tokens/s. {GOAL:,} tokens/s would leave "
+        f"{last['tokens'] / GOAL - attending:.2f} s for all else, which takes {last['seconds'] - attending:.2f} s: "
+        f"{others:.2f} s of other kernels in {sum(row['runs'] for row in whet['kernels']):,} launches, and "
+        f"{waiting:.2f} s in which the device waits. Reading the prompts is {prefill:.2f} s of it."
+    )
 
 
 def cpu(results: Results, _: Mapping[str, Any]) -> Iterable[str]:

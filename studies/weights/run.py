@@ -2,11 +2,11 @@
 
     python -m studies.weights.run master-weights --runs DIR --to FILE
     python -m studies.weights.run sweep --models DIR --data DIR --runs DIR --to FILE
-    python -m studies.weights.run lora --models DIR --data DIR --runs DIR --to FILE --lr full=1e-5 --lr lora=1e-4
+    python -m studies.weights.run lora --models DIR --data DIR --runs DIR --to FILE --sweep FILE
 
-`sweep` finds learning rates on rows that `lora` trains on, without its held-out rows, one seed each; `lora` then trains
-three seeds of both. DIR/NAME of --models holds a model directory. Runs of one call share the machine, --parallel of
-them at a time, so their seconds are no benchmark.
+`sweep` tries learning rates on rows that `lora` trains on, without its held-out rows, one seed each; `lora` then trains
+three seeds of both, each at the rate with the best accuracy in the sweep. DIR/NAME of --models holds a model directory.
+Runs of one call share the machine, --parallel of them at a time, so their seconds are no benchmark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SORTING, PROBLEMS = "grpo-sorting", "studies/verifiable/word-problems.yaml"
 ROWS = "math_word_problems/mawps.jsonl.gz"
 HELD_OUT, VALIDATION = 400, 200  # rows of the results, and of the sweep
 LORA = ("model.lora=16",)
-RATES = {"full": (1e-6, 3e-6, 1e-5, 3e-5), "lora": (1e-5, 3e-5, 1e-4, 3e-4)}
+RATES = {"full": (3e-6, 1e-5, 3e-5, 1e-4), "lora": (3e-5, 1e-4, 3e-4, 1e-3)}
 MASTER_WEIGHTS = {
     "fp32": (),
     "fp32, moments in bf16": ("optimizer.name=adamw_bf16",),
@@ -67,10 +67,21 @@ def arms(study: str, options: argparse.Namespace) -> Iterator[Arm]:
     for model in options.only.split(","):
         for what, rates in RATES.items():
             keys = LORA if what == "lora" else ()
-            chosen = rates if study == "sweep" else (options.rates[what],)
+            chosen = rates if study == "sweep" else (options.rates[model, what],)
             for rate in chosen:
                 for seed in seeds[:1] if study == "sweep" else seeds:
                     yield Arm(recipe=PROBLEMS, what=what, model=model, rate=rate, seed=seed, keys=keys)
+
+
+def best_rates(found: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    """The learning rate with the best last accuracy, of each model and each way to train; the smaller one of equals."""
+    best: dict[tuple[str, str], tuple[float, float]] = {}
+    for one in found:
+        if "failed" in one:
+            continue
+        key, accuracy = (one["model"], one["what"]), one["curves"]["eval/accuracy"][-1][1]
+        best[key] = max(best.get(key, (-1.0, 0.0)), (accuracy, -one["rate"]))
+    return {key: -rate for key, (_, rate) in best.items()}
 
 
 def sweep_rows(data: Path, to: Path) -> Path:
@@ -131,14 +142,15 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default=f"{SMALL},{CODER}", help="models")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--parallel", type=int, default=1)
-    parser.add_argument("--lr", action="append", default=[], metavar="full|lora=RATE", help="for `lora`")
+    parser.add_argument("--sweep", type=Path, help="for `lora`: what `sweep` wrote")
     parser.add_argument("--override", action="append", default=[], help="KEY=VALUE for every run")
     options = parser.parse_args(arguments)
-    options.rates = {name: float(rate) for name, _, rate in (one.partition("=") for one in options.lr)}
     if options.study != "master-weights" and not (options.models and options.data):
         parser.error(f"{options.study} needs --models and --data")
-    if options.study == "lora" and set(options.rates) != set(RATES):
-        parser.error("lora needs --lr full=RATE and --lr lora=RATE, as the sweep found them")
+    if options.study == "lora":
+        if not options.sweep:
+            parser.error("lora needs --sweep: the file that `sweep` wrote")
+        options.rates = best_rates(json.loads(options.sweep.read_text("utf-8")))
     return options
 
 

@@ -37,6 +37,12 @@ def test_a_rollout_is_its_prompts_and_its_steps():
     assert roofline.rollout_seconds(SMOL, [(4, 1), (2, 2)], group=2) == pytest.approx(steps + prefill)
 
 
+def test_the_keys_and_values_that_attention_reads():
+    """A prompt of 4 and 3 new tokens: the first comes from the prefill of 4, two steps read 5 and 6 positions."""
+    assert roofline.cache_bytes(SMOL, [(4, 3)], group=2) == 2 * 23_040 * (5 + 6)
+    assert roofline.cache_bytes(SMOL, [(4, 3), (7, 1)]) == 23_040 * (5 + 6)
+
+
 def test_the_ideal_of_mixed():
     lengths = [(len(tokens), new) for tokens, new in WORKLOADS["mixed"].requests()]
     speed = sum(new for _, new in lengths) / roofline.rollout_seconds(QWEN, lengths)

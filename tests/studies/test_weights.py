@@ -12,7 +12,9 @@ from whet.recipe import read_recipe
 from whet.tasks.loading import load_task
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = argparse.Namespace(seeds="0,1,2", only=f"{run.SMALL},{run.CODER}", rates={"full": 1e-5, "lora": 1e-4})
+MODELS = (run.SMALL, run.CODER)
+RATES = {(model, what): 1e-5 for model in MODELS for what in run.RATES}
+OPTIONS = argparse.Namespace(seeds="0,1,2", only=",".join(MODELS), rates=RATES)
 
 
 @pytest.mark.parametrize(("study", "count"), [("master-weights", 15), ("sweep", 16), ("lora", 12)])
@@ -24,6 +26,15 @@ def test_every_run_has_a_valid_recipe_and_a_name_of_its_own(study: str, count: i
         files = [f"model.path={tmp_path}", f"task.path={tmp_path / 'rows.jsonl'}"] if arm.model else []
         config = read_recipe(arm.recipe, [*arm.keys, *files, f"seed={arm.seed}"]).config
         assert config.seed == arm.seed  # type: ignore[union-attr]
+
+
+def test_the_rate_of_a_sweep_is_the_most_accurate_one_and_the_smaller_of_equals() -> None:
+    def found(what: str, rate: float, last: float, **more: str) -> dict[str, object]:
+        return {"model": "m", "what": what, "rate": rate, "curves": {"eval/accuracy": [[0, 0.9], [5, last]]}, **more}
+
+    swept = [found("full", 1e-5, 0.2), found("full", 3e-5, 0.4), found("full", 1e-4, 0.4), found("lora", 1e-3, 0.0)]
+    broken = {"model": "m", "what": "lora", "rate": 3e-3, "failed": "out of memory"}
+    assert run.best_rates([*swept, broken]) == {("m", "full"): 3e-5, ("m", "lora"): 1e-3}
 
 
 def test_a_sweep_sees_no_held_out_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,11 @@ def base_directory(adapter: Path) -> Path:
     return found
 
 
+def is_adapter_of(directory: Path, base: Path) -> bool:
+    """Whether the directory holds an adapter that was trained on this base model."""
+    return is_adapter(directory) and base_directory(directory).resolve() == base.resolve()
+
+
 def new_shape(  # noqa: PLR0913 (the numbers that make a model)
     family: str,
     *,

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
-from whet.models.adapters.adapter_directory import ADAPTER_CONFIG
-from whet.models.adapters.lora import LoRAShape
+from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from whet.models.adapters.lora import LoRALinear, LoRAShape
 from whet.models.storage.checksums import refuse_damage
 from whet.models.storage.safetensors_files import FILE_MODE, read_tensors, stored_in
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # before the name of a layer in PEFT's files
 PAIR = (".lora_A.weight", ".lora_B.weight")
 LARGEST_ALPHA = 2.0**53  # far above every adapter's
@@ -207,7 +206,27 @@ def _scale(config: Mapping[str, Any], layer: str, *, rank: int) -> float:
 @torch.no_grad()
 def apply_adapter(model: nn.Module, files: AdapterFiles, *, prefix: str = "") -> None:
     """Adds s·B·A to the weights of a plain model; `prefix` is before the names of its layers."""
-    modules = dict(model.named_modules())
+    for name, linear in _adapted_layers(model, files, prefix).items():
+        a, b = files.pairs[name]
+        linear.weight += (files.scales[name] * (b @ a)).to(linear.weight.dtype)
+
+
+@torch.no_grad()
+def attach_adapter_files(model: nn.Module, files: AdapterFiles, *, prefix: str = "") -> None:
+    """Puts the adapters beside the weights of a plain model, which stay as they are."""
+    unused = torch.Generator()
+    for name, linear in _adapted_layers(model, files, prefix).items():
+        a, b = files.pairs[name]
+        layer = LoRALinear(linear, rank=len(a), scale=files.scales[name], generator=unused)
+        layer.lora_A.copy_(a)
+        layer.lora_B.copy_(b)
+        parent, _, leaf = (prefix + name).rpartition(".")
+        setattr(model.get_submodule(parent), leaf, layer)
+
+
+def _adapted_layers(model: nn.Module, files: AdapterFiles, prefix: str) -> dict[str, nn.Linear]:
+    """The layers of a plain model that the adapters are for, by their names in the files."""
+    modules, found = dict(model.named_modules()), {}
     uses = Counter(id(one.weight) for one in modules.values() if isinstance(one, nn.Linear | nn.Embedding))
     for layer, (a, b) in files.pairs.items():
         linear = modules.get(prefix + layer)
@@ -225,9 +244,9 @@ def apply_adapter(model: nn.Module, files: AdapterFiles, *, prefix: str = "") ->
                 f"{files.directory} adapts {layer!r}, whose matrix is that of the embedding in {files.base}, which the "
                 "adapter leaves alone: merge it with PEFT"
             )
-        change = files.scales[layer] * (b @ a)
-        if not bool(change.isfinite().all()):
+        if not all(bool(one.isfinite().all()) for one in (a, b, files.scales[layer] * (b @ a))):
             raise UserError(
                 f"{files.directory}: the adapter of {layer!r} has values that are not finite: copy it again"
             )
-        linear.weight += change.to(linear.weight.dtype)
+        found[layer] = linear
+    return found

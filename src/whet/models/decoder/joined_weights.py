@@ -115,7 +115,9 @@ class JoinedWeights:
     only while it samples; a training pass makes those of one block at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_block: bool = False) -> None:
+        """`one_block`: packed passes keep the copy of one block at a time, as of a quantised model."""
+        self.one_block = one_block
         self._copies: dict[torch.dtype, list[Joined]] = {}
         self._folded: dict[torch.dtype, Tensor] = {}  # all A and B in the copies; empty: the base alone
 
@@ -135,12 +137,12 @@ class JoinedWeights:
         return is_quantized
 
     def by_block(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Callable[[], Joined]]:
-        """For a training pass: what gives each block its copy when the pass enters it, forwards and backwards.
+        """For a packed pass: what gives each block its copy when the pass enters it, forwards and backwards.
 
         The copy of a quantised block is freed when the next one is made, and made again by the backward pass. No
         weight changes between a forward pass and its backward pass.
         """
-        if not _is_quantized(blocks):
+        if not self.one_block and not _is_quantized(blocks):
             return [partial(_given, joined) for joined in self.refreshed(blocks, dtype)]
         newest: dict[int, Joined] = {}
 

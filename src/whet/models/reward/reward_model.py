@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.peft_files import apply_adapter, read_adapter
+from whet.models.adapters.peft_files import AdapterFiles, apply_adapter, read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family
@@ -199,6 +199,17 @@ def load_reward_model(directory: Path) -> RewardModel:
 
 def _load_adapter(directory: Path) -> RewardModel:
     """An adapter with a head, merged into its base."""
+    files, settings, weights = read_reward_adapter(directory)
+    policy = load_model(base_directory(directory))
+    _, pad = with_padding(load_tokenizer(directory))
+    model = new_reward_model(policy, settings, seed=0, pad=pad)
+    model.head.load_state_dict(weights)
+    apply_adapter(model, files, prefix="trunk." + layer_prefix(model.trunk))
+    return model
+
+
+def read_reward_adapter(directory: Path) -> tuple[AdapterFiles, RewardSettings, dict[str, Tensor]]:
+    """The adapters of a reward model, its settings, and the weights of its head."""
     files = read_adapter(directory)
     heads = {name: tensor for name, tensor in files.others.items() if name.startswith(tuple(f"{h}." for h in HEADS))}
     settings = read_settings(directory) or RewardSettings(kind="preference")
@@ -208,12 +219,7 @@ def _load_adapter(directory: Path) -> RewardModel:
             f"{directory} is no adapter of a {settings.kind} reward model: expected a head (score.weight) with "
             f"{settings.classes} rows and nothing else beside the adapters"
         )
-    policy = load_model(base_directory(directory))
-    _, pad = with_padding(load_tokenizer(directory))
-    model = new_reward_model(policy, settings, seed=0, pad=pad)
-    model.head.load_state_dict(weights)
-    apply_adapter(model, files, prefix="trunk." + layer_prefix(model.trunk))
-    return model
+    return files, settings, weights
 
 
 def _load(directory: Path) -> RewardModel:

@@ -12,11 +12,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from whet.errors import UserError
+from whet.models.decoder.decoder import Decoder
 from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import autocast
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
 from whet.models.reward.settings import Aggregation
+from whet.models.reward.shared_base import reward_model_on
 from whet.models.text.tokenizers import PromptText, fitting_prompt, load_tokenizer
 
 CPU_TOKENS, CUDA_TOKENS = 4096, 32_768  # default of micro_batch_tokens
@@ -156,10 +158,19 @@ class Scorer:
 
 
 def load_scorer(
-    directory: Path, device: torch.device, *, max_tokens: int | None = None, micro_batch_tokens: int | None = None
+    directory: Path,
+    device: torch.device,
+    *,
+    max_tokens: int | None = None,
+    micro_batch_tokens: int | None = None,
+    base: Decoder | None = None,
 ) -> Scorer:
-    """The reward model and the tokeniser of a directory, on a device."""
-    model, tokenizer = load_reward_model(directory), load_tokenizer(directory)
+    """The reward model and the tokeniser of a directory, on a device.
+
+    With `base`, a policy with adapters, the directory is that of an adapter on the same frozen weights: it shares them.
+    """
+    model = load_reward_model(directory) if base is None else reward_model_on(base, directory)
+    tokenizer = load_tokenizer(directory)
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} ids and the model {model.vocab_size}: "

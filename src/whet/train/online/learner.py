@@ -19,6 +19,7 @@ from whet.distributed.world import World
 from whet.models.adapters.lora import has_adapters
 from whet.models.adapters.quantized_base import dequantized_bytes
 from whet.models.protocol import CausalLM
+from whet.models.reward.shared_base import shares_memory
 from whet.records import Sampling
 from whet.rollout import draw
 from whet.tasks.protocol import Adaptive, Grader, Task
@@ -236,7 +237,7 @@ def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.M
     shares = has_adapters(learner.policy)  # then reference and critic are adapters on the policy's own weights
     if reference is not None and isinstance(reference.model, nn.Module) and not shares:
         found["reference"] = (reference.model, reference.sync_steps is None)
-    if isinstance(grader, ModelGrader):
+    if isinstance(grader, ModelGrader) and not (shares and shares_memory(grader.model, learner.policy)):
         found["reward"] = (grader.model, True)
     if critic is not None and critic.trunk is not None and not shares:
         found["critic"] = (critic, False)

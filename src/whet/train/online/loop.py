@@ -30,7 +30,7 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     learner = build_learner(parts, config, world)
     controllers = ControllerState(kl_coefficient=config.algorithm.kl.coefficient)
     failures = RewardFailures(config.reward.allowed_failures, run, world, progress)
-    grader = build_grader(config, world.device, parts.task, parts.tokenizer, failures.tolerance)
+    grader = build_grader(config, world.device, parts.task, parts.tokenizer, failures.tolerance, parts.frozen_base)
     present = build_offloading(learner, grader)
     task, engine, rollout, greedy = parts.task, parts.engine, config.rollout, learner.algorithm.needs_greedy
     assert engine is not None

@@ -13,7 +13,7 @@ from whet.train.plan.advice import Advice, advise
 from whet.train.plan.gpus import GPU
 from whet.train.plan.planning import Plan
 from whet.train.plan.recipe_plan import ample, plan_config
-from whet.train.plan.run_shapes import RunShapes, reward_shape
+from whet.train.plan.run_shapes import RunShapes, reward_adapter, reward_shape
 from whet.train.plan.token_lengths import Lengths
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ Planner = Callable[["Training", GPU], Plan]
 
 def _planner(config: Training, policy: DecoderConfig, tokens: Sequence[tuple[int, int]], gpus: int) -> Planner:
     """Plans a config with the shapes and lengths of this one."""
-    reward = None
+    reward, adapter = None, 0
     if isinstance(config, OnlineConfig) and config.reward.model is not None:
         reward, _ = reward_shape(config.reward.model.path, policy)
-    shapes = RunShapes(policy=policy, about="", directory=None, reward=reward)
+        adapter = reward_adapter(config)
+    shapes = RunShapes(policy=policy, about="", directory=None, reward=reward, reward_adapter=adapter)
     lengths = lengths_of(config, tokens)
     return lambda other, gpu: plan_config(other, shapes, lengths, gpu, gpus)
 

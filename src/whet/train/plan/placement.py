@@ -66,7 +66,7 @@ def placement(m: Models) -> Placement:
     learns = trained + critic_trained
     state = _state(m, trained) + _state(m, critic_trained)
     copies_head = m.storage == "fp32" and m.on_gpu and m.is_fused
-    reward = 0 if m.reward is None else _frozen_model(m.reward, m)
+    reward = 0 if m.reward is None else _reward(m.reward, m)
     return Placement(
         weights=weights,
         joined=int(joined),
@@ -80,7 +80,7 @@ def placement(m: Models) -> Placement:
         models={
             "reference": _stored(c, m) if m.reference == "copy" and not m.adapters else 0,
             "critic": _stored(c, m) if m.critic == "separate" and not m.adapters else 0,
-            "reward": 0 if m.reward is None else _stored(m.reward, m),
+            "reward": 0 if m.reward is None or m.reward_adapter else _stored(m.reward, m),
         },
     )
 
@@ -159,6 +159,13 @@ def _routers(c: DecoderConfig) -> int:
     if c.experts is None:
         return 0
     return sum(c.has_experts(layer) for layer in range(c.layers)) * c.experts.count * c.width
+
+
+def _reward(c: DecoderConfig, m: Models) -> int:
+    """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
+    if m.reward_adapter:
+        return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
+    return _frozen_model(c, m)
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def models_of(
-    config: Training, shape: DecoderConfig, *, reward: DecoderConfig | None = None, on_gpu: bool = True
+    config: Training,
+    shape: DecoderConfig,
+    *,
+    reward: DecoderConfig | None = None,
+    reward_adapter: int = 0,
+    on_gpu: bool = True,
 ) -> Models:
     """The models of a run whose policy has this shape; `reward` is the shape of its reward model, if it has one."""
     from whet.models.layers.decoder_config import has_usual_blocks, is_served
@@ -50,6 +55,7 @@ def models_of(
         reference=reference,
         critic=critic,
         reward=reward,
+        reward_adapter=0 if lora is None or lora.quantization != "none" else reward_adapter,
         on_gpu=on_gpu,
         samples=online or (bool(config.eval.every_steps) and not learns_scores),
         engine_half=2 if on_gpu and config.engine.precision == "bf16" else 4,

@@ -125,7 +125,7 @@ def plan_config(config: Training, shapes: RunShapes, lengths: Lengths, gpu: GPU,
     room = max(1, shapes.policy.context - work.prompt)  # completions end at the context
     longest = replace(work, completion=lengths.completion, eval_completion=min(work.eval_completion, room))
     return make_plan(
-        models_of(config, shapes.policy, reward=shapes.reward),
+        models_of(config, shapes.policy, reward=shapes.reward, reward_adapter=shapes.reward_adapter),
         longest,
         gpu,
         usual=replace(longest, prompt=lengths.mean_prompt, completion=lengths.mean_completion),

@@ -12,10 +12,10 @@ from whet.config.model_config import CHARACTERS
 from whet.config.objective import hides_tokens
 from whet.errors import UserError
 from whet.files import read_object
-from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.adapter_directory import ADAPTER_WEIGHTS, is_adapter
 from whet.models.decoder.known_shapes import KNOWN_SHAPES, require_shape, shape_called
 from whet.models.download.model_hub import resolve_model
-from whet.models.model_shape import base_directory, covered, read_config
+from whet.models.model_shape import base_directory, covered, is_adapter_of, read_config
 from whet.models.storage.size_limits import check_tokenizer_files
 from whet.tasks.protocol import HasAlphabet, Task
 from whet.train.setup.new_model_shape import new_decoder_config
@@ -41,6 +41,7 @@ class RunShapes:
     about: str  # the policy, in words
     directory: Path | None  # of the policy's config and tokeniser; None: not here, or new
     reward: DecoderConfig | None = None
+    reward_adapter: int = 0  # bytes of a reward model's adapter on the policy's frozen base; 0: a model of its own
     exported: int = FP32_STORED  # bytes of a weight of the best model
     notes: tuple[str, ...] = ()
 
@@ -58,15 +59,17 @@ def run_shapes(config: Training, task: Task | None, *, named: str | None = None)
         about = f"new {config.model.new.family}"
     else:
         policy, about, directory = _found(config.model.path, "model")
-    reward = None
+    reward, adapter = None, 0
     if isinstance(config, OnlineConfig) and config.reward.model is not None:
         reward, note = reward_shape(config.reward.model.path, policy)
         notes += [note] if note else []
+        adapter = reward_adapter(config)
     return RunShapes(
         policy=policy,
         about=about,
         directory=directory,
         reward=reward,
+        reward_adapter=adapter,
         exported=_exported(config, directory),
         notes=tuple(notes),
     )
@@ -101,6 +104,19 @@ def reward_shape(path: str, policy: DecoderConfig) -> tuple[DecoderConfig | None
         return _found(path, "reward.model")[0], ""
     except UserError:
         return policy, f"reward.model {path}: its shape is not known here and taken to be the policy's"
+
+
+def reward_adapter(config: OnlineConfig) -> int:
+    """Bytes of the reward model's adapter if it shares the policy's frozen base; 0 for a model of its own."""
+    lora, model = config.model.lora, config.reward.model
+    if lora is None or lora.quantization != "none" or model is None or config.model.new is not None:
+        return 0
+    try:
+        directory, base = resolve_model(model.path), resolve_model(config.model.path)
+        shares = is_adapter_of(directory, base) and covered(base, read_config(base)) is not None
+        return (directory / ADAPTER_WEIGHTS).stat().st_size if shares else 0
+    except (UserError, OSError):  # one of them is not here
+        return 0
 
 
 def _new(config: Training, new: NewModel, task: Task | None) -> tuple[DecoderConfig, str]:

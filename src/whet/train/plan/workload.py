@@ -28,6 +28,7 @@ class Models:
     reference: Literal["none", "copy", "shared"] = "none"  # shared: the policy without its adapters
     critic: Literal["none", "separate", "shared"] = "none"
     reward: DecoderConfig | None = None
+    reward_adapter: int = 0  # bytes of its adapter, if it shares the policy's frozen weights
     on_gpu: bool = True
     samples: bool = True  # completions are sampled, if only in evaluations
     engine_half: int = 2  # bytes of a number in the sampler's products

@@ -20,6 +20,7 @@ from whet.engines.engine_protocol import Engine
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.adapters.lora import trained_tensors
+from whet.models.adapters.quantized_base import dequantized_bytes
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
@@ -100,6 +101,17 @@ class Parts(Generic[M]):
     def _module(self) -> torch.nn.Module:
         assert isinstance(self.policy, torch.nn.Module)
         return self.policy
+
+    @property
+    def frozen_base(self) -> tuple[Path, Decoder] | None:
+        """The directory of a LoRA run's base and the policy that holds its weights, if others can share them.
+
+        A quantised base has other weights than those that other adapters were trained on.
+        """
+        policy = self.policy
+        if self.adapter is None or not isinstance(policy, Decoder) or dequantized_bytes(policy):
+            return None
+        return self.adapter.base, policy
 
     @property
     def saved(self) -> list[Tensor]:

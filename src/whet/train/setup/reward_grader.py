@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from whet.config import OnlineConfig, RewardConfig, RolloutConfig, TaskConfig
+from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
+from whet.models.model_shape import is_adapter_of
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.scoring import Scorer, load_scorer
@@ -133,9 +136,17 @@ class Rewarded(Protocol):
 
 
 def build_grader(
-    config: Rewarded, device: torch.device, task: Task, tokenizer: Tokenizer, tolerance: Tolerance | None = None
+    config: Rewarded,
+    device: torch.device,
+    task: Task,
+    tokenizer: Tokenizer,
+    tolerance: Tolerance | None = None,
+    frozen_base: tuple[Path, Decoder] | None = None,
 ) -> Grader:
-    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once."""
+    """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once.
+
+    A reward model that is an adapter on the policy's frozen base shares its weights.
+    """
     reward = config.reward
     if reward.tokens is not None:
         return TokenGrader(tokenizer=tokenizer, settings=reward.tokens, horizon=config.rollout.max_tokens)
@@ -153,6 +164,8 @@ def build_grader(
     )
     if reward.model is None:
         return inner
-    scorer = load_scorer(resolve_model(reward.model.path), device)
+    directory = resolve_model(reward.model.path)
+    shares = frozen_base is not None and is_adapter_of(directory, frozen_base[0])
+    scorer = load_scorer(directory, device, base=frozen_base[1] if frozen_base is not None and shares else None)
     functions, graded = bool(reward.functions), config.task.is_graded
     return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)

@@ -1,0 +1,1 @@
+"""A run over two nodes, which are two network namespaces of this machine."""

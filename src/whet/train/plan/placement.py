@@ -142,13 +142,6 @@ def _critic(m: Models) -> tuple[int, int]:
     return _frozen_model(m.policy, m) + FP32 * head, trained
 
 
-def _reward(c: DecoderConfig, m: Models) -> int:
-    """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
-    if m.reward_adapter:
-        return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
-    return _frozen_model(c, m)
-
-
 def _reference(m: Models) -> int:
     """A reference that moves, with its joined copies; one that stays needs none beside adapters."""
     if m.reference != "copy":
@@ -166,6 +159,13 @@ def _routers(c: DecoderConfig) -> int:
     if c.experts is None:
         return 0
     return sum(c.has_experts(layer) for layer in range(c.layers)) * c.experts.count * c.width
+
+
+def _reward(c: DecoderConfig, m: Models) -> int:
+    """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
+    if m.reward_adapter:
+        return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
+    return _frozen_model(c, m)
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from whet.models.layers.decoder_config import DecoderConfig
 
 READING = 0.66  # share of the bandwidth at which weights are read in a decode step
-CACHE_READING = 0.61  # share of the bandwidth at which attention reads the KV cache
+CACHE_READING = 0.74  # share of the bandwidth at which attention reads the KV cache
 DECODING = 0.65  # share of the arithmetic of a decode step's products with many rows
 LAYER_SECONDS = 24e-6  # of a layer of a decode step that no formula has: launches, norms, rotary positions
 STEP_SECONDS = 280e-6  # of a decode step: drawing, and the host's look every few steps
@@ -36,6 +36,7 @@ ADAPTER_LAUNCHING = 1.2e-3  # the same of its adapters
 ADAPTER_READS = 3.2  # of what enters and leaves an adapted product, by the gradients of its adapter
 PASS_SECONDS = 14e-3  # of a micro-batch, while the GPU waits: packing, the loss, its value
 SEQUENCE_SECONDS = 2.8e-4  # of a sequence on the host: text, score, record
+ROLLOUT_SECONDS = 0.05  # of a rollout before its first token, beside reading the prompts
 STEP_HOST_SECONDS = 0.05  # of a step on the host
 ADAM_BYTES = 30  # of a weight in the optimizer step: weight, gradient and moments read, all but the gradient written
 FOLD_BYTES = 40  # of a weight of the blocks when adapters are folded in
@@ -87,7 +88,7 @@ def rollout_seconds(m: Models, gpu: GPU, sequences: int, slots: int, prompt: int
         seconds += completion * decode_seconds(m, gpu, last, prompt, completion, group)
     prompts = -(-sequences // group)
     reading = prefill_seconds(m, gpu, prompts * prompt)
-    return seconds + reading + folding_seconds(m, gpu) + SEQUENCE_SECONDS * sequences
+    return seconds + reading + folding_seconds(m, gpu) + ROLLOUT_SECONDS + SEQUENCE_SECONDS * sequences
 
 
 def decode_seconds(m: Models, gpu: GPU, rows: int, prompt: int, completion: int, group: int) -> float:

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from whet.train.plan.durations import SEQUENCE_SECONDS, decode_step_seconds, folding_seconds, prefill_seconds
+from whet.train.plan.durations import (
+    ROLLOUT_SECONDS,
+    SEQUENCE_SECONDS,
+    decode_step_seconds,
+    folding_seconds,
+    prefill_seconds,
+)
 from whet.train.plan.workload import Models
 from whet.train.simulation.cluster import Cluster, joined
 
@@ -46,8 +52,8 @@ class Speed:
 
     @property
     def begin(self) -> float:
-        """Seconds of the beginning of a rollout: adapters are folded in."""
-        return folding_seconds(self.models, joined(self.cluster.gpu, self.gpus))
+        """Seconds of the beginning of a rollout, in which adapters are folded in."""
+        return ROLLOUT_SECONDS + folding_seconds(self.models, joined(self.cluster.gpu, self.gpus))
 
     def _reducing(self, rows: int) -> float:
         """Sums over an engine's GPUs."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from statistics import fmean
 
 from whet.train.simulation.deployment import Deployment, Placed, Split, place
-from whet.train.simulation.schedules import Timeline, drawn, shared_out, simulate, trained_on
-from whet.train.simulation.trainer_step import Draw
+from whet.train.simulation.schedules import Shares, Timeline, drawn, shared_out, simulate, trained_on
+from whet.train.simulation.trainer_step import Draw, Training
 
 STEPS = 16  # that are simulated after the first ones
 WARM_UP = 2  # first steps that are left out of means, beside those with weights of version 0
@@ -54,9 +55,19 @@ class Outcome:
         return self.placed.fits
 
 
-def outcome(deployment: Deployment, split: Split, schedule: Schedule, *, steps: int = STEPS) -> Outcome:
-    """The outcome of a schedule on a split, after `steps` steps and those that warm it up."""
-    placed = place(deployment, split)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A deployment on a split, with the seconds of its parts, each of which is computed once for all schedules."""
+
+    split: Split
+    placed: Placed
+    shares: Shares
+    train: Callable[[int], Training]
+    trained: Callable[[int], Draw]
+
+
+def preparing(deployment: Deployment) -> Callable[[Split], Prepared]:
+    """What prepares splits of a deployment; all of them have the same draws."""
     work = deployment.work
 
     def lengths(number: int, count: int) -> Sequence[int]:
@@ -67,17 +78,31 @@ def outcome(deployment: Deployment, split: Split, schedule: Schedule, *, steps: 
     def trained(number: int) -> Draw:  # what dynamic sampling drops was sampled too
         return sampled(number)[: work.prompts]
 
+    def prepare(split: Split) -> Prepared:
+        placed = place(deployment, split)
+        return Prepared(
+            split=split,
+            placed=placed,
+            shares=shared_out(placed.speed, placed.engines, placed.slots, sampled),
+            train=trained_on(placed.trainer, trained),
+            trained=trained,
+        )
+
+    return cache(prepare)
+
+
+def outcome(prepared: Prepared, schedule: Schedule, *, steps: int = STEPS) -> Outcome:
+    """The outcome of a schedule on a split, over `steps` steps after those that warm it up."""
     first = _first(schedule)
-    shares = shared_out(placed.speed, placed.engines, placed.slots, sampled)
     timeline = simulate(
-        shares,
-        trained_on(placed.trainer, trained),
-        placed.hand_off,
+        prepared.shares,
+        prepared.train,
+        prepared.placed.hand_off,
         staleness=schedule.staleness,
         steps=first + steps,
     )
-    tokens = sum(map(sum, (group for number in range(first, first + steps) for group in trained(number + 1))))
-    return _outcome(schedule, split, placed, timeline, tokens)
+    tokens = sum(sum(group) for number in range(first, first + steps) for group in prepared.trained(number + 1))
+    return _outcome(schedule, prepared.split, prepared.placed, timeline, tokens)
 
 
 def _first(schedule: Schedule) -> int:

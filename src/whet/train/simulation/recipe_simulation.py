@@ -11,7 +11,7 @@ from whet.errors import UserError
 from whet.train.plan.gpus import GPUS, like
 from whet.train.plan.planning import HOUR
 from whet.train.plan.recipe_plan import Asked, Known, known, plan_config, planned_disk
-from whet.train.simulation.best_split import best_outcome, schedules
+from whet.train.simulation.best_split import best_outcomes, schedules
 from whet.train.simulation.cluster import NODE, cluster_of
 from whet.train.simulation.completion_lengths import fixed, read_lengths
 from whet.train.simulation.deployment import Deployment
@@ -89,7 +89,7 @@ def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> Recip
         gpus=asked.gpus,
         steps=found.config.steps,
         deployment=deployment,
-        outcomes=tuple(best_outcome(deployment, asked.gpus, one, trainer=simulated.trainer) for one in compared),
+        outcomes=tuple(best_outcomes(deployment, asked.gpus, compared, trainer=simulated.trainer)),
         notes=(*found.notes, *_notes(plan, asked, simulated)),
     )
 

@@ -1,4 +1,4 @@
-"""The other way to be asynchronous, for comparison: sequences go on while weights change, and the first to end are taken.
+"""The other way to be asynchronous, for comparison: sequences go on while weights change; the first to end are taken.
 
 As in PipelineRL and verl's fully asynchronous trainer: one queue of prompts for all engines, every sequence on the
 engine with the fewest, a group leaves the queue's limit when its last sequence ends, and the trainer takes the groups

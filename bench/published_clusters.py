@@ -39,7 +39,7 @@ MICRO_BATCH = 2 * 30 * 1024 * RANK_GPUS  # tokens: ppo_max_token_len_per_gpu, of
 LOCAL_STEPS, PAUSE = 4, 2.0  # of the trainer between two exchanges of weights; seconds of one, an assumption
 SIGMA = 1.0  # of the log-normal lengths, an assumption
 STEPS = 3
-EXCHANGES, FIRST = 7, 3  # that are simulated asynchronously, and first ones that are not counted
+EXCHANGES, FIRST = 4, 2  # that are simulated asynchronously, and first ones that are not counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -28,7 +28,7 @@ from whet.train.simulation.outcome import Outcome
 
 NOTICE = "<!-- Written by `make docs` from scaling.template.md, the simulator and bench/results. Change those. -->\n"
 MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
-MODELS = {"qwen3_8b": "qwen3-8b", "qwen3_14b": "qwen3-14b"}
+MODELS = ("qwen3-8b", "qwen3-14b")
 COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 BOUNDS = (1, 2, 4)
 PROMPTS, GROUP, PROMPT, LONGEST = 256, 8, 256, 8192
@@ -49,19 +49,20 @@ def render(template: str, counts: Sequence[int] = COUNTS) -> str:
 
 
 def _parts(counts: Sequence[int]) -> dict[str, Callable[[], Iterable[str]]]:
-    found = {part: cache(lambda name=name: simulated(name, counts)) for part, name in MODELS.items()}
+    one = cache(partial(simulated, counts=tuple(counts)))
     return {
         "measured": _measured,
         "published": _published,
-        **{part: (lambda part=part: _table(found[part]())) for part in MODELS},
-        "gains": lambda: _gains({MODELS[part]: one() for part, one in found.items()}),
+        "qwen3_8b": lambda: _table(one("qwen3-8b")),
+        "qwen3_14b": lambda: _table(one("qwen3-14b")),
+        "gains": lambda: _gains({name: one(name) for name in MODELS}),
     }
 
 
 Simulated = dict[int, list[Outcome]]  # by number of GPUs
 
 
-def simulated(name: str, counts: Sequence[int]) -> Simulated:
+def simulated(name: str, counts: tuple[int, ...]) -> Simulated:
     """The schedules of the tables for one model."""
     deployment = Deployment(
         models=Models(policy=require_shape(name)[1], recompute=True),
@@ -99,7 +100,6 @@ def _gains(models: dict[str, Simulated]) -> Iterable[str]:
                 faster = [f"{colocated.seconds / one.seconds:.2f}" for one in asynchronous]
                 first = asynchronous[0]
                 yield row_line(name, f"{count:,}", *faster, f"{first.trainer_idle:.0%}", f"{first.rollout_idle:.0%}")
-    yield ""
 
 
 def _measured() -> Iterable[str]:
@@ -124,9 +124,9 @@ def _published() -> Iterable[str]:
     others = [point for point in POINTS if not point.fitted]
     whole, first = ([_error(seconds[one], value(one)) for one in others] for value in (_whole, _first))
     yield (
-        f"Of the {len(others)} points that nothing was fitted to, {_within(first)} are within {PUBLISHED_GOAL:.0%} of the "
-        f"mean of the first 200 steps (worst {max(map(abs, first)):.0%}) and {_within(whole)} of the mean of the whole "
-        f"run (worst {max(map(abs, whole)):.0%})."
+        f"Of the {len(others)} points that nothing was fitted to, {_within(first)} are within {PUBLISHED_GOAL:.0%} of "
+        f"the mean of the first 200 steps (worst {max(map(abs, first)):.0%}),\nand {_within(whole)} of the mean of the "
+        f"whole run (worst {max(map(abs, whole)):.0%})."
     )
     yield ""
     yield from header("run", "GPUs", "s predicted", "first 200 steps", "error", "whole run", "error")
@@ -159,12 +159,12 @@ def _within(errors: Sequence[float]) -> int:
 
 
 def _fitted() -> str:
+    decode = 1e3 * FITTED.decode_overhead
     return (
-        f"Lengths are taken to be log-normal with sigma {SIGMA:g}, engines of {ENGINE_GPUS} GPUs and {LOCAL_STEPS} local "
-        f"steps are as in its scripts, and three numbers are fitted to the three parts of one point, the synchronous run "
-        f"on 64 GPUs: a median of {FITTED.median:.0f} tokens, {1e3 * FITTED.decode_overhead:.1f} ms of a decode step "
-        f"beside what whet's own engine takes, and {FITTED.constant:.0f} s a step in each of log-probs and update "
-        "whatever the lengths."
+        f"Lengths are taken to be log-normal with sigma {SIGMA:g}; engines of {ENGINE_GPUS} GPUs and {LOCAL_STEPS} "
+        "local\nsteps are as in its scripts. Three numbers are fitted to the three parts of one point, the synchronous "
+        f"run on 64\nGPUs: a median of {FITTED.median:.0f} tokens, {decode:.1f} ms of a decode step beside what whet's "
+        f"own engine takes, and {FITTED.constant:.0f} s\na step in each of log-probs and update, whatever the lengths."
     )
 
 

@@ -88,8 +88,8 @@ def sample_share(speed: Speed, lengths: Sequence[int], slots: int) -> Share:
         while live and live[0][0] == step:
             cached -= heappop(live)[1]
     count = len(lengths)
-    seconds += speed.begin + speed.admission(count, -(-count // speed.shared))
-    return Share(seconds=seconds, tokens=sum(lengths), filled=filled)
+    beside = speed.begin + speed.admission(count, -(-count // speed.shared))  # while which slots are taken
+    return Share(seconds=seconds + beside, tokens=sum(lengths), filled=filled + min(count, slots) * beside)
 
 
 def decoding(speed: Speed, rows: int, steps: float, cached: float) -> float:

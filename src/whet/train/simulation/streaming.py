@@ -104,9 +104,9 @@ class Streaming:
             self._begin_step(time)
         return Streamed(
             ends=tuple(self.ends),
-            tokens=tuple(self.tokens),
-            waited=tuple(self.waited),
-            staleness=tuple(self.staleness),
+            tokens=tuple(self.tokens[:steps]),
+            waited=tuple(self.waited[:steps]),
+            staleness=tuple(self.staleness[:steps]),
         )
 
     def _admit(self, time: float) -> None:

@@ -71,27 +71,27 @@ class Trainer:
 
     def step(self, draw: Draw) -> Training:
         """One step on a draw."""
-        whole = self._by_rank(draw)
-        score = STEP_HOST_SECONDS + self._slowest(self._scored(one) for one in whole)[0]
-        annotated, waited = self._slowest(self._annotated(one) for one in whole)
-        annotate = 0.5 * STEP_HOST_SECONDS + annotated + self.extra.annotate
-        update = sending = 0.0
-        steps = self.work.updates // self.work.epochs
+        update = waited = sending = 0.0
+        steps, passes = self.work.updates // self.work.epochs, 0
         for number in range(steps):
             part = draw[number * len(draw) // steps : (number + 1) * len(draw) // steps]
-            one, waits, sends = self._optimizer_step(part)
-            update, waited, sending = update + one, waited + waits, sending + sends
+            one, waits, sends, count = self._optimizer_step(part)
+            update, waited, sending, passes = update + one, waited + waits, sending + sends, passes + count
+        whole = [replace(one, passes=passes) for one in self._by_rank(draw)]
+        score = STEP_HOST_SECONDS + self._slowest(self._scored(one) for one in whole)[0]
+        annotated, before = self._slowest(self._annotated(one) for one in whole)
+        annotate = 0.5 * STEP_HOST_SECONDS + annotated + self.extra.annotate
         epochs = self.work.epochs
         return Training(
             score=score,
             annotate=annotate,
             update=epochs * update + self.extra.update,
-            waiting=waited * epochs,
+            waiting=before + waited * epochs,
             sending=sending * epochs,
         )
 
-    def _optimizer_step(self, part: Draw) -> tuple[float, float, float]:
-        """Seconds of an optimizer step, and of them waiting for the slowest rank and for other GPUs' numbers."""
+    def _optimizer_step(self, part: Draw) -> tuple[float, float, float, int]:
+        """Seconds of an optimizer step, those of waiting for the slowest rank and for other GPUs, and its passes."""
         m, gpu = self.models, joined(self.cluster.gpu, self.rank)
         packed = self._by_rank(part)
         passes = max((one.passes for one in packed), default=1)  # a rank with fewer makes empty ones
@@ -105,7 +105,7 @@ class Trainer:
         if replicas > 1:
             sends += self._summed(held.gradients / shards, replicas, shards)
         own = optimizer_seconds(m, held.gradients / shards, self.cluster.gpu)
-        return computed + sends + own + self.extra.optimizer_step, waits, sends
+        return computed + sends + own + self.extra.optimizer_step, waits, sends, passes
 
     def _summed(self, size: float, replicas: int, shards: int) -> float:
         """Gradients are summed over GPUs with the same shard; the shards of a node share its network."""

@@ -5,10 +5,10 @@ completions of up to 28 K tokens a step, H20 GPUs, vLLM and FSDP2. Its scripts (
 minibatches of 32 prompts a step, engines of 4 GPUs, sequence parallelism over 4, shards of 2 GPUs, gradient
 checkpointing; its rollouter samples 16 prompts at a time on each engine.
 
-The source has no lengths, no network, and no speed of engine and trainer. FITTED are the four numbers that the three
+The source has no lengths, no network, and no speed of engine and trainer. FITTED are the three numbers that the three
 parts of one published point (synchronous, 64 GPUs: gen, old_log_prob, update_actor) determine, with the trainer's
 seconds that do not depend on lengths taken to be equal in the last two; everything else is predicted.
-`python -m bench.published_clusters` fits them again.
+`python -m bench.published_clusters` fits them again, also with other assumptions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from functools import cache
 from statistics import fmean
 
 from bench.command import run_command
+from bench.streaming import Stream, Streamed, Streaming
 from whet.models.decoder.known_shapes import require_shape
 from whet.train.plan.gpus import GIBI, GPU
 from whet.train.plan.workload import Models, Work
@@ -27,7 +28,6 @@ from whet.train.simulation.cluster import Cluster
 from whet.train.simulation.completion_lengths import CompletionLengths, log_normal
 from whet.train.simulation.engine_rollout import Speed
 from whet.train.simulation.schedules import HandOff, Timeline, drawn, shared_out, simulate, trained_on
-from whet.train.simulation.streaming import Stream, Streamed, Streaming
 from whet.train.simulation.trainer_step import Extra, Trainer
 
 # 96 GB, 4.0 TB/s, 148 TFLOP/s in bf16, NVLink of 450 GB/s each way: its data sheet; the network is an assumption.
@@ -49,13 +49,17 @@ class Fitted:
     median: float  # tokens of a completion
     decode_overhead: float  # seconds of a decode step beside what whet's own engine takes
     constant: float  # seconds of the trainer's two parts each, whatever the lengths
+    sigma: float = SIGMA
+    is_offloading: bool = False  # the constant is that of synchronous runs, which offload, and not of optimizer steps
 
-    @property
-    def extra(self) -> Extra:
-        return Extra(annotate=self.constant, optimizer_step=self.constant / MINIBATCHES)
+    def extra(self, *, synchronous: bool) -> Extra:
+        annotate = self.constant if synchronous else 0.0
+        if self.is_offloading:
+            return Extra(annotate=annotate, update=annotate)
+        return Extra(annotate=annotate, optimizer_step=self.constant / MINIBATCHES)
 
 
-FITTED = Fitted(median=349.4, decode_overhead=0.00436, constant=55.8)
+FITTED = Fitted(median=351.1, decode_overhead=0.00432, constant=55.5)
 FIT_TO = {"gen": 150.72, "old_log_prob": 70.26, "update_actor": 133.41}  # synchronous, 64 GPUs
 HOUR = 3600
 
@@ -100,16 +104,16 @@ def predicted(point: Point, fitted: Fitted = FITTED) -> float:
 def synchronous(gpus: int, fitted: Fitted) -> Timeline:
     """Colocated steps on so many GPUs."""
     draws = drawn(_lengths(fitted).draw, PROMPTS, GROUP)
-    trainer = _trainer(gpus, fitted)
+    trainer = _trainer(gpus, fitted.extra(synchronous=True))
     shares = shared_out(_speed(fitted), gpus // ENGINE_GPUS, SLOTS, draws)
     return simulate(shares, trained_on(trainer, draws), HandOff(), staleness=0, steps=STEPS)
 
 
 def asynchronous(gpus: int, staleness: float, fitted: Fitted) -> Streamed:
     """As many GPUs on each side; a step is 512 prompts, in four local steps."""
-    whole = _trainer(gpus, fitted)
+    whole = _trainer(gpus, fitted.extra(synchronous=False))
     work = replace(whole.work, prompts=PROMPTS // LOCAL_STEPS, updates=MINIBATCHES // LOCAL_STEPS, reads_old=False)
-    trainer = replace(whole, work=work, extra=replace(whole.extra, annotate=0.0))
+    trainer = replace(whole, work=work)
     engines = gpus // ENGINE_GPUS
     stream = Stream(
         prompts=PROMPTS // LOCAL_STEPS,
@@ -132,14 +136,15 @@ def parts(timeline: Timeline) -> Mapping[str, float]:
     }
 
 
-def fit(rounds: int = 12) -> Fitted:
+def fit(start: Fitted = FITTED, rounds: int = 12) -> Fitted:
     """The numbers with which the parts of the point at 64 GPUs are the published ones."""
-    found = FITTED
+    found = start
     goal = FIT_TO
     for _ in range(rounds):
         now, free = (parts(synchronous(64, one)) for one in (found, replace(found, decode_overhead=0.0)))
         steps = (now["gen"] - free["gen"]) / found.decode_overhead
-        found = Fitted(
+        found = replace(
+            found,
             median=found.median
             * (goal["update_actor"] - goal["old_log_prob"])
             / (now["update_actor"] - now["old_log_prob"]),
@@ -150,7 +155,7 @@ def fit(rounds: int = 12) -> Fitted:
 
 
 def _lengths(fitted: Fitted) -> CompletionLengths:
-    return log_normal(fitted.median, SIGMA, LONGEST)
+    return log_normal(fitted.median, fitted.sigma, LONGEST)
 
 
 def _models() -> Models:
@@ -161,7 +166,7 @@ def _speed(fitted: Fitted) -> Speed:
     return Speed(models=_models(), cluster=CLUSTER, gpus=ENGINE_GPUS, prompt=PROMPT, overhead=fitted.decode_overhead)
 
 
-def _trainer(gpus: int, fitted: Fitted) -> Trainer:
+def _trainer(gpus: int, extra: Extra) -> Trainer:
     return Trainer(
         models=_models(),
         work=Work(
@@ -179,18 +184,21 @@ def _trainer(gpus: int, fitted: Fitted) -> Trainer:
         shards=SHARDS,
         rank=RANK_GPUS,
         micro_batch_tokens=MICRO_BATCH,
-        extra=fitted.extra,
+        extra=extra,
     )
 
 
 def main(_: Sequence[str]) -> None:
-    """Fits and predicts."""
-    found = fit()
-    print(found, dict(parts(synchronous(64, found))), sep="\n")
-    for point in POINTS:
-        seconds = predicted(point, found)
-        errors = f"{seconds / point.whole - 1:+.0%} of the whole run, {seconds / point.first - 1:+.0%} of 200 steps"
-        print(f"{point.kind} {point.gpus}: {seconds:.0f}; published {point.whole:.0f}, {point.first:.0f}: {errors}")
+    """Fits and predicts, also with other assumptions."""
+    for start in (FITTED, *(replace(FITTED, sigma=sigma) for sigma in (0.8, 1.2)), replace(FITTED, is_offloading=True)):
+        found = fit(start)
+        print(found, dict(parts(synchronous(64, found))), sep="\n")
+        for point in POINTS:
+            seconds = predicted(point, found)
+            errors = f"{seconds / point.whole - 1:+.0%} of the whole run, {seconds / point.first - 1:+.0%} of 200 steps"
+            print(
+                f"  {point.kind} {point.gpus}: {seconds:.0f}; published {point.whole:.0f}, {point.first:.0f}: {errors}"
+            )
 
 
 if __name__ == "__main__":

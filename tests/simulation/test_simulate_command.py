@@ -89,6 +89,7 @@ def test_what_fits_nowhere_ends_with_1(whet: Whet) -> None:
     assert found.code == 1
     assert "does not fit on 1 × 3090" in found.out
     assert "no memory" in found.out
+    assert "note: nothing fits: whet plan without --simulate lists keys" in found.out
 
 
 @pytest.mark.parametrize(

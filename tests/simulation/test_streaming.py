@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.streaming import Stream, Streamed, Streaming
 from tests.simulation.parts import speed, training
 from whet.train.simulation.completion_lengths import log_normal
 from whet.train.simulation.engine_rollout import sample_share
-from whet.train.simulation.streaming import Stream, Streamed, Streaming
 from whet.train.simulation.trainer_step import Draw, Training
 
 FREE = speed()

@@ -81,8 +81,9 @@ def _place(d: Deployment, split: Split, *, shards: int) -> Placed:
     trained = max(size for name, size in found.moments.items() if split.colocated or name not in sampling)
     needed = int(trained * (1 + FRAGMENTED)) + CONTEXT_BYTES + (found.scratch if split.colocated else 0) - kept
     engines = split.rollout // d.engine_gpus
-    own, engine_needed = _slots(d, engines, split)
-    slots = max(1, choice.slots) if split.colocated and shards == 1 and d.engine_gpus == 1 else own
+    slots, engine_needed = _slots(d, engines, shards if split.colocated else None)
+    if split.colocated and shards == d.engine_gpus == 1:  # the engine samples from the trainer's weights
+        slots, engine_needed = max(1, choice.slots), needed
     return Placed(
         trainer=Trainer(
             models=m,
@@ -114,16 +115,19 @@ def _sharded(m: Models, shards: int) -> int:
     return whole - whole // shards - GATHERED * BF16 * block_weights(m.policy)
 
 
-def _slots(d: Deployment, engines: int, split: Split) -> tuple[int, int]:
-    """Slots of an engine, and the bytes of its GPUs with one slot; colocated engines leave the trainer its memory."""
+def _slots(d: Deployment, engines: int, shards: int | None) -> tuple[int, int]:
+    """Slots of an engine, and the bytes of each of its GPUs with one slot.
+
+    With `shards` the engine is on the trainer's GPUs, whose weights and moments stay; activations are not there then.
+    """
     m, work, gpus = d.models, d.work, d.engine_gpus
     weights = m.engine_half * all_weights(m.policy)
     capacity = capacity_of(work.prompt + work.completion)
     each = slot_bytes(m.policy, capacity=capacity, room=work.completion, half=m.engine_half)
     beside = 0
-    if split.colocated and split.trainer > 1:  # its weights and moments stay; activations are not there while sampling
+    if shards is not None:
         held = placement(m)
-        beside = gpus * ((held.weights + held.joined + held.state) // split.trainer)
+        beside = gpus * ((held.weights + held.joined + held.state) // shards)
     taken = int((weights + beside) * (1 + FRAGMENTED))
     free = gpus * (d.cluster.gpu.memory - CONTEXT_BYTES) - taken
     fit = slots_that_fit(
@@ -155,9 +159,10 @@ def _moves(choice: Choice, held: Placement, bandwidth: float) -> Extra:
 def _hand_off(d: Deployment, split: Split, shards: int) -> HandOff:
     m, cluster = d.models, d.cluster
     checkpoint = d.checkpoint_bytes / DISK if d.checkpoint_every else 0.0
-    if split.colocated:
-        return HandOff(checkpoint=checkpoint, every=d.checkpoint_every)
     size = BF16 * (m.adapters or all_weights(m.policy))
-    sent = cluster.gathered(size, shards) + cluster.sent(size, split.gpus)
+    gathered = cluster.gathered(size, shards)  # also by engines on the same GPUs, which have whole weights
+    if split.colocated:
+        return HandOff(sent=gathered, checkpoint=checkpoint, every=d.checkpoint_every)
+    sent = gathered + cluster.sent(size, split.gpus)
     taken = size / (d.engine_gpus * cluster.gpu.host_bandwidth)
     return HandOff(sent=sent, taken=taken, checkpoint=checkpoint, every=d.checkpoint_every)

@@ -83,14 +83,18 @@ def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> Recip
     compared = [one for one in schedules(simulated.bounds) if enough or one.colocated]
     if not enough and simulated.trainer is not None:
         raise UserError(f"--trainer-gpus {simulated.trainer} leaves no GPU for rollouts: raise --gpus")
+    outcomes = best_outcomes(deployment, asked.gpus, compared, trainer=simulated.trainer)
+    notes = _notes(plan, asked, simulated)
+    if not any(one.fits for one in outcomes):
+        notes.append("nothing fits: whet plan without --simulate lists keys with which one GPU needs less")
     return RecipeSimulation(
         recipe=recipe.name,
         about=found.shapes.about,
         gpus=asked.gpus,
         steps=found.config.steps,
         deployment=deployment,
-        outcomes=tuple(best_outcomes(deployment, asked.gpus, compared, trainer=simulated.trainer)),
-        notes=(*found.notes, *_notes(plan, asked, simulated)),
+        outcomes=tuple(outcomes),
+        notes=(*found.notes, *notes),
     )
 
 

@@ -10,7 +10,12 @@ GPUName = Annotated[
     str,
     typer.Option("--gpu", metavar="NAME|BYTES", help="h200, h100, a100-80, a100-40, l40s, a6000, 4090, or e.g. 24GiB."),
 ]
-GPUs = Annotated[int, typer.Option("--gpus", min=1, max=4096, help="GPUs of that kind, each with all weights.")]
+GPUs = Annotated[
+    int,
+    typer.Option(
+        "--gpus", min=1, max=4096, help="GPUs of that kind, each with all weights, or with --simulate in all."
+    ),
+]
 Price = Annotated[
     float | None, typer.Option("--price", min=0, help="Dollars an hour of one GPU.  [default: a typical one]")
 ]

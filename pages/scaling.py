@@ -161,10 +161,10 @@ def _within(errors: Sequence[float]) -> int:
 def _fitted() -> str:
     decode = 1e3 * FITTED.decode_overhead
     return (
-        f"Lengths are taken to be log-normal with sigma {SIGMA:g}; engines of {ENGINE_GPUS} GPUs and {LOCAL_STEPS} "
-        "local\nsteps are as in its scripts. Three numbers are fitted to the three parts of one point, the synchronous "
-        f"run on 64\nGPUs: a median of {FITTED.median:.0f} tokens, {decode:.1f} ms of a decode step beside what whet's "
-        f"own engine takes, and {FITTED.constant:.0f} s\na step in each of log-probs and update, whatever the lengths."
+        f"log-normal with sigma {SIGMA:g}; engines of {ENGINE_GPUS} GPUs and {LOCAL_STEPS} local steps "
+        "are as in its scripts.\nThree numbers are fitted to the three parts of one point, the synchronous "
+        f"run on 64 GPUs:\na median of {FITTED.median:.0f} tokens, {decode:.1f} ms of a decode step beside what whet's "
+        f"own\nengine takes, and {FITTED.constant:.0f} s a step in each of log-probs and update, whatever the lengths."
     )
 
 
@@ -173,7 +173,7 @@ def _links() -> str:
     older = " and ".join(OLDER)
     return (
         f"Per GPU and direction, within nodes of 8: {NVLINK['h200'] / GIGA:.0f} GB/s of {newer}, "
-        f"{NVLINK['a100-80'] / GIGA:.0f} GB/s of {older}, of others what they have to the host; between nodes "
+        f"{NVLINK['a100-80'] / GIGA:.0f} GB/s of {older}, of others\n  what they have to the host; between nodes "
         f"{INFINIBAND / GIGA:.0f}, {OLDER['a100-80'] / GIGA:.0f} and {ETHERNET / GIGA:g} GB/s."
     )
 

@@ -58,7 +58,7 @@ def plan(  # noqa: PLR0917 - typer's
       whet plan grpo model=Qwen/Qwen3-8B task=arithmetic --gpu a6000
       whet plan grpo-sorting --shape qwen3-4b --gpu 24GiB --price 0.4
       whet plan rlhf-reviews --gpu 4090 --json
-      whet plan grpo --shape qwen3-8b task=arithmetic --simulate --gpus 32 --lengths lognormal:200:0.8
+      whet plan grpo model=Qwen/Qwen3-8B task=arithmetic --simulate --gpus 32 --lengths lognormal:200:0.8
     """
     from whet.recipe import is_pipeline, read_any
     from whet.train.plan.gpus import find_gpu

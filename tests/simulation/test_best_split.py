@@ -9,6 +9,7 @@ from tests.simulation.parts import deployment
 from whet.errors import UserError
 from whet.models.decoder.known_shapes import require_shape
 from whet.train.plan.gpus import GPUS
+from whet.train.plan.placement import placement
 from whet.train.plan.workload import Models
 from whet.train.simulation.best_split import best_outcomes, possible_splits, schedules
 from whet.train.simulation.cluster import cluster_of
@@ -94,6 +95,27 @@ def test_what_does_not_fit_on_a_gpu_is_sharded_or_refused() -> None:
         place(deployment(models=big, cluster=small, engine_gpus=gpus), Split(trainer=8, rollout=8)) for gpus in (1, 2)
     ]
     assert engines[0].engine_needed > small.gpu.memory > engines[1].engine_needed
+
+
+def test_shards_divide_what_the_policy_keeps() -> None:
+    """Beside its share a GPU has embedding and head in bf16, and of a block two bf16 copies and fp32 gradients."""
+    shape = require_shape("qwen3-8b")[1]
+    whole, eighth = (placement(Models(policy=shape, shards=count)) for count in (1, 8))
+    for part in ("weights", "gradients", "state"):
+        assert getattr(eighth, part) == getattr(whole, part) // 8
+    outside = 2 * (2 * 151_936 * 4096)
+    block = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 12_288
+    assert eighth.joined == whole.joined // 8 + outside + 8 * block
+
+
+def test_a_smaller_micro_batch_makes_it_fit() -> None:
+    """8B trains on 14 cards of 24 GB."""
+    models = Models(policy=require_shape("qwen3-8b")[1], recompute=True)
+    big = deployment(models=models, cluster=cluster_of(GPUS["4090"]))
+    found = place(big, Split(trainer=14, rollout=2))
+    assert found.fits
+    assert found.trainer.shards == 14
+    assert found.trainer.micro_batch_tokens <= 4096
 
 
 def test_adapters_are_handed_over_alone() -> None:

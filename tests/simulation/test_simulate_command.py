@@ -75,6 +75,14 @@ def test_a_split_is_proposed(whet: Whet) -> None:
         assert one["colocated"] or one["trainer_gpus"] + one["rollout_gpus"] == 8
 
 
+def test_rollouts_are_not_stale_for_nothing(whet: Whet) -> None:
+    """With completions of one length a larger bound changes nothing, and the smallest is proposed."""
+    found = read(whet, *RECIPE, "--gpus", 8)
+    seconds = {one["name"]: one["seconds"]["step"] for one in found["schedules"]}
+    assert found["best"] in {"asynchronous, S = 1", "synchronous, colocated"}
+    assert seconds[found["best"]] <= 1.01 * min(seconds.values())
+
+
 def test_the_lengths_of_a_run(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     with gzip.open(tmp_path / "rollouts" / "step-000001.jsonl.gz", "wt") as file:

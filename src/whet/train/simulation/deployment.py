@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from whet.models.sizes.pass_bytes import BF16
 from whet.models.sizes.sampling_bytes import capacity_of, slot_bytes, slots_that_fit
-from whet.models.sizes.weight_counts import block_weights
 from whet.train.plan.peaks import CONTEXT_BYTES, CUDA_SEQUENCES, FRAGMENTED, Choice, largest_choice, peaks
 from whet.train.plan.placement import Placement, all_weights, placement
 from whet.train.plan.workload import Models, Work
@@ -17,7 +16,6 @@ from whet.train.simulation.schedules import HandOff
 from whet.train.simulation.trainer_step import Extra, Trainer
 
 DISK = 1e9  # bytes a second of one process that writes a checkpoint
-GATHERED = 2  # blocks that are gathered at a time: one is computed, the next one arrives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,28 +69,29 @@ def place(deployment: Deployment, split: Split) -> Placed:
 
 
 def _place(d: Deployment, split: Split, *, shards: int) -> Placed:
-    m = d.models if split.colocated else replace(d.models, samples=False)
+    m = replace(d.models, shards=shards, samples=d.models.samples and split.colocated)
     work = replace(d.work, prompts=-(-d.work.prompts // split.trainer))  # of a GPU
     held, gpu = placement(m), d.cluster.gpu
-    kept = _sharded(m, shards)
-    choice, _ = largest_choice(m, work, gpu.memory + kept)
+    choice, most = largest_choice(m, work, gpu.memory)
+    if shards > 1 and work.micro_batch_tokens is None and most.micro_batch_tokens < choice.micro_batch_tokens:
+        choice = replace(choice, micro_batch_tokens=most.micro_batch_tokens)
     found = peaks(m, work, choice)
     sampling = ("rollout", "evaluation")
     trained = max(size for name, size in found.moments.items() if split.colocated or name not in sampling)
-    needed = int(trained * (1 + FRAGMENTED)) + CONTEXT_BYTES + (found.scratch if split.colocated else 0) - kept
+    needed = int(trained * (1 + FRAGMENTED)) + CONTEXT_BYTES + (found.scratch if split.colocated else 0)
     engines = split.rollout // d.engine_gpus
-    slots, engine_needed = _slots(d, engines, shards if split.colocated else None)
+    slots, engine_needed = _slots(d, engines, held if split.colocated else None)
     if split.colocated and shards == d.engine_gpus == 1:  # the engine samples from the trainer's weights
         slots, engine_needed = max(1, choice.slots), needed
     return Placed(
         trainer=Trainer(
-            models=m,
+            models=d.models,
             work=replace(d.work, prompt=d.prompt),
             cluster=d.cluster,
             gpus=split.trainer,
             shards=shards,
             micro_batch_tokens=choice.micro_batch_tokens,
-            extra=_moves(choice, held, gpu.host_bandwidth * shards),
+            extra=_moves(choice, held, gpu.host_bandwidth),
         ),
         speed=Speed(
             models=d.models, cluster=d.cluster, gpus=d.engine_gpus, prompt=d.prompt, shared=_shared(d.work, engines)
@@ -106,28 +105,18 @@ def _place(d: Deployment, split: Split, *, shards: int) -> Placed:
     )
 
 
-def _sharded(m: Models, shards: int) -> int:
-    """Bytes that a GPU does not hold because the others do, less the blocks that are gathered for a pass."""
-    if shards == 1:
-        return 0
-    held = placement(m)
-    whole = held.weights + held.joined + held.gradients + held.state
-    return whole - whole // shards - GATHERED * BF16 * block_weights(m.policy)
-
-
-def _slots(d: Deployment, engines: int, shards: int | None) -> tuple[int, int]:
+def _slots(d: Deployment, engines: int, held: Placement | None) -> tuple[int, int]:
     """Slots of an engine, and the bytes of each of its GPUs with one slot.
 
-    With `shards` the engine is on the trainer's GPUs, whose weights and moments stay; activations are not there then.
+    With `held` the engine is on the trainer's GPUs, whose weights and moments stay; activations are not there then.
     """
     m, work, gpus = d.models, d.work, d.engine_gpus
     weights = m.engine_half * all_weights(m.policy)
     capacity = capacity_of(work.prompt + work.completion)
     each = slot_bytes(m.policy, capacity=capacity, room=work.completion, half=m.engine_half)
     beside = 0
-    if shards is not None:
-        held = placement(m)
-        beside = gpus * ((held.weights + held.joined + held.state) // shards)
+    if held is not None:
+        beside = gpus * (held.weights + held.joined + held.state)
     taken = int((weights + beside) * (1 + FRAGMENTED))
     free = gpus * (d.cluster.gpu.memory - CONTEXT_BYTES) - taken
     fit = slots_that_fit(

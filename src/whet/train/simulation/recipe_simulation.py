@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from whet.train.plan.planning import Plan
 
 BOUNDS = (1, 2, 4)  # of the staleness, where none is asked for
-MOST_SEQUENCES = 100_000  # of a step; more would take long to simulate
+MOST_SEQUENCES = 32_768  # of a step; more would take longer than ten seconds
+ALIKE = 1.01  # times the seconds of the fastest: not worth stale rollouts
 NOT_SIMULATED = "evaluations, the loading of models and failures are not simulated"
 
 
@@ -52,8 +53,10 @@ class RecipeSimulation:
 
     @property
     def best(self) -> Outcome:
-        """The fastest that fits, or the fastest where none does."""
-        return min(self.outcomes, key=lambda one: (not one.fits, one.seconds))
+        """The first that is as fast as the fastest that fits, or as the fastest where none does."""
+        possible = [one for one in self.outcomes if one.fits] or self.outcomes
+        fastest = min(one.seconds for one in possible)
+        return next(one for one in possible if one.seconds <= ALIKE * fastest)
 
     @property
     def hours(self) -> float:

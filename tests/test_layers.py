@@ -140,6 +140,7 @@ ROOMS_INSIDE = {
         "online": {"setup", "session", "rows", "optimizers"},
         "explain": {"setup", "optimizers", "plan"},
         "plan": {"setup", "optimizers"},
+        "simulation": {"plan"},
         "check": set(),
         "start": {"online", "rows", "session", "setup", "explain"},
         "experiments": {"start", "session", "setup", "explain"},

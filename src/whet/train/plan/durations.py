@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from whet.models.layers.decoder_config import DecoderConfig
 
 READING = 0.66  # share of the bandwidth at which weights are read in a decode step
-CACHE_READING = 0.61  # share of the bandwidth at which attention reads the KV cache
+CACHE_READING = 0.74  # share of the bandwidth at which attention reads the KV cache
 DECODING = 0.65  # share of the arithmetic of a decode step's products with many rows
 LAYER_SECONDS = 24e-6  # of a layer of a decode step that no formula has: launches, norms, rotary positions
 STEP_SECONDS = 280e-6  # of a decode step: drawing, and the host's look every few steps
@@ -36,6 +36,7 @@ ADAPTER_LAUNCHING = 1.2e-3  # the same of its adapters
 ADAPTER_READS = 3.2  # of what enters and leaves an adapted product, by the gradients of its adapter
 PASS_SECONDS = 14e-3  # of a micro-batch, while the GPU waits: packing, the loss, its value
 SEQUENCE_SECONDS = 2.8e-4  # of a sequence on the host: text, score, record
+ROLLOUT_SECONDS = 0.05  # of a rollout before its first token, beside reading the prompts
 STEP_HOST_SECONDS = 0.05  # of a step on the host
 ADAM_BYTES = 30  # of a weight in the optimizer step: weight, gradient and moments read, all but the gradient written
 FOLD_BYTES = 40  # of a weight of the blocks when adapters are folded in
@@ -88,22 +89,30 @@ def rollout_seconds(m: Models, gpu: GPU, sequences: int, slots: int, prompt: int
     if last:
         seconds += completion * decode_seconds(m, gpu, last, prompt, completion, group)
     prompts = -(-sequences // group)
-    reading = 2 * active_weights(m.policy) * prompts * prompt / (gpu.flops * _share(m.policy.width))
-    fold = _folding(m, gpu)
-    return seconds + reading + fold + SEQUENCE_SECONDS * sequences
+    reading = prefill_seconds(m, gpu, prompts * prompt)
+    return seconds + reading + folding_seconds(m, gpu) + ROLLOUT_SECONDS + SEQUENCE_SECONDS * sequences
 
 
 def decode_seconds(m: Models, gpu: GPU, rows: int, prompt: int, completion: int, group: int) -> float:
     """One decode step half-way through the completions; a group's prompt is read from memory once."""
+    return decode_step_seconds(m, gpu, rows, rows * completion / 2 + rows * prompt / min(group, rows))
+
+
+def decode_step_seconds(m: Models, gpu: GPU, rows: int, cached: float) -> float:
+    """One decode step of so many sequences, whose attention reads so many cached tokens in all."""
     c, half = m.policy, m.engine_half
     weights, active = (count(c) + embedding_weights(c) for count in (blocks_weights, active_weights))
     read = min(weights, rows * active)  # few rows do not reach all experts
     products = max(half * read / (gpu.bandwidth * READING), 2 * active * rows / (gpu.flops * DECODING))
-    cached = rows * completion / 2 + rows * prompt / min(group, rows)
     attention = cached * cached_per_token(c, half) / (gpu.bandwidth * CACHE_READING)
     logits = 3 * FP32 * rows * c.vocab_size / (gpu.bandwidth * STREAMING)
     host = 0.0 if m.is_fused else 0.4e-3 * c.layers  # without CUDA graphs every kernel waits for the host
     return products + attention + logits + LAYER_SECONDS * c.layers + STEP_SECONDS + host
+
+
+def prefill_seconds(m: Models, gpu: GPU, tokens: float) -> float:
+    """Prompts of so many tokens."""
+    return 2 * active_weights(m.policy) * tokens / (gpu.flops * _share(m.policy.width))
 
 
 def _share(width: int) -> float:
@@ -114,8 +123,8 @@ def _share(width: int) -> float:
 def pass_seconds(
     c: DecoderConfig,
     gpu: GPU,
-    tokens: int,
-    trained: int,
+    tokens: float,
+    trained: float,
     context: float,
     *,
     products: float,
@@ -132,51 +141,77 @@ def pass_seconds(
     return slower * (flop / (gpu.flops * _share(c.width)) + traffic / (gpu.bandwidth * STREAMING))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """What the passes over some sequences compute."""
+
+    tokens: float  # packed
+    trained: float  # of them read by the head
+    context: float  # tokens that a token attends to, on average
+    passes: int
+
+
 def _updating(m: Models, work: Work, choice: Choice, held: Placement, gpu: GPU) -> float:
     """All optimizer steps of a step: passes with gradients, and what the optimizer reads and writes."""
-    c = m.policy
-    passes = micro_batch(work, choice.micro_batch_tokens).count * work.updates
+    count = micro_batch(work, choice.micro_batch_tokens).count
+    computed = update_seconds(m, _packed_work(work, count * work.updates), gpu, work.epochs)
+    return computed + work.updates * optimizer_seconds(m, held.gradients, gpu)
+
+
+def update_seconds(m: Models, packed: Packed, gpu: GPU, epochs: int = 1) -> float:
+    """Passes with gradients, each over all sequences in every epoch."""
+    c, passes = m.policy, packed.passes
     frozen = bool(m.adapters)
-    tokens, trained = _packed(work)
     one = partial(
         pass_seconds,
-        *(c, gpu, tokens, trained, work.prompt + work.completion / 2),
+        *(c, gpu, packed.tokens, packed.trained, packed.context),
         products=(2 if frozen else 3) + (1 if m.recompute else 0),
         is_fused=m.is_fused,
     )
     models = 2 if m.critic == "separate" else 1
-    computed = work.epochs * one(head_products=(3 if frozen else 4) if m.has_head else 0)
-    computed += work.epochs * one(head_products=0) * (models - 1)
+    computed = epochs * one(head_products=(3 if frozen else 4) if m.has_head else 0)
+    computed += epochs * one(head_products=0) * (models - 1)
     if frozen:
-        computed += work.epochs * models * tokens * _adapter_seconds(c, gpu)
+        computed += epochs * models * packed.tokens * _adapter_seconds(c, gpu)
     fillings = 2 if m.storage == "nf4" else 1  # by the forward and by the backward pass
     computed += passes * models * fillings * _refreshing(m, gpu)
     launched = passes * models * c.layers * (LAUNCHING + (ADAPTER_LAUNCHING if frozen else 0.0))
-    seconds = max(computed, launched) + passes * PASS_SECONDS
-    learned = held.gradients / FP32
-    refolding = 0.0 if m.storage == "nf4" else _folding(m, gpu)
-    seconds += work.updates * (ADAM_BYTES * learned / (gpu.bandwidth * STREAMING) + refolding)
+    return max(computed, launched) + passes * PASS_SECONDS
+
+
+def optimizer_seconds(m: Models, gradients: float, gpu: GPU) -> float:
+    """One optimizer step over weights with so many bytes of gradients."""
+    learned = gradients / FP32
+    refolding = 0.0 if m.storage == "nf4" else folding_seconds(m, gpu)
+    seconds = ADAM_BYTES * learned / (gpu.bandwidth * STREAMING) + refolding
     if m.storage == "streamed":  # in and out at once
-        seconds += work.updates * stream_bytes(m) * learned / gpu.host_bandwidth
+        seconds += stream_bytes(m) * learned / gpu.host_bandwidth
     return seconds
 
 
 def _annotating(m: Models, work: Work, choice: Choice, gpu: GPU) -> float:
-    """Passes before the update: of the policy, the reference and the critic."""
-    tokens, trained = _packed(work)
-    heads = (work.reads_old, 1), (m.reference != "none", 1), (m.critic == "separate", 0)
     passes = micro_batch(work, choice.micro_batch_tokens).count * work.updates // work.epochs
+    return annotate_seconds(m, _packed_work(work, passes), gpu, reads_old=work.reads_old)
+
+
+def annotate_seconds(m: Models, packed: Packed, gpu: GPU, *, reads_old: bool) -> float:
+    """Passes before the update: of the policy, the reference and the critic."""
+    heads = (reads_old, 1), (m.reference != "none", 1), (m.critic == "separate", 0)
+    passes = packed.passes
     launched = passes * m.policy.layers * FORWARD_LAUNCHING
     found = 0.0
     for is_made, head in heads:
         if is_made:
-            context = work.prompt + work.completion / 2
             computed = passes * _refreshing(m, gpu) + pass_seconds(
-                m.policy, gpu, tokens, trained, context, products=1, head_products=head, is_fused=m.is_fused
+                m.policy,
+                *(gpu, packed.tokens, packed.trained, packed.context),
+                products=1,
+                head_products=head,
+                is_fused=m.is_fused,
             )
             found += max(computed, launched) + passes * PASS_SECONDS
     if m.reference == "shared" and m.storage != "nf4":  # the adapters are folded out and in again
-        found += 2 * _folding(m, gpu)
+        found += 2 * folding_seconds(m, gpu)
     return found
 
 
@@ -187,10 +222,19 @@ def _adapter_seconds(c: DecoderConfig, gpu: GPU) -> float:
 
 
 def _scoring(m: Models, work: Work, gpu: GPU) -> float:
+    return score_seconds(m, _packed_work(work, 1), gpu)
+
+
+def score_seconds(m: Models, packed: Packed, gpu: GPU) -> float:
+    """A pass of the reward model, if there is one."""
     if m.reward is None:
         return 0.0
-    tokens, _ = _packed(work)
-    return pass_seconds(m.reward, gpu, tokens, 0, work.prompt + work.completion / 2, products=1, head_products=0)
+    return pass_seconds(m.reward, gpu, packed.tokens, 0, packed.context, products=1, head_products=0)
+
+
+def _packed_work(work: Work, passes: int) -> Packed:
+    tokens, trained = _packed(work)
+    return Packed(tokens=tokens, trained=trained, context=work.prompt + work.completion / 2, passes=passes)
 
 
 def _packed(work: Work) -> tuple[int, int]:
@@ -209,7 +253,7 @@ def _refreshing(m: Models, gpu: GPU) -> float:
     return (FP32 + BF16) * blocks_weights(m.policy) / (gpu.bandwidth * STREAMING)
 
 
-def _folding(m: Models, gpu: GPU) -> float:
+def folding_seconds(m: Models, gpu: GPU) -> float:
     return FOLD_BYTES * blocks_weights(m.policy) / (gpu.bandwidth * STREAMING) if m.adapters else 0.0
 
 

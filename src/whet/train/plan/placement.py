@@ -6,7 +6,7 @@ Bytes per weight are in the tables; a change of how something is stored is a cha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from whet.models.sizes.pass_bytes import BF16, FP32
@@ -67,7 +67,7 @@ def placement(m: Models) -> Placement:
     state = _state(m, trained) + _state(m, critic_trained)
     copies_head = m.storage == "fp32" and m.on_gpu and m.is_fused
     reward = 0 if m.reward is None else _reward(m.reward, m)
-    return Placement(
+    found = Placement(
         weights=weights,
         joined=int(joined),
         sampler=m.engine_half * embedding_weights(c) if copies_head and m.samples else 0,
@@ -83,6 +83,19 @@ def placement(m: Models) -> Placement:
             "reward": 0 if m.reward is None or m.reward_adapter else _stored(m.reward, m),
         },
     )
+    return found if m.shards == 1 else _sharded(found, m)
+
+
+def _sharded(held: Placement, m: Models) -> Placement:
+    """Of the policy what one of the GPUs holds that share it, and what is gathered for a pass.
+
+    Embedding and head are gathered for the whole of it, blocks one by one: one is computed while the next arrives and
+    the gradients of the last are sent.
+    """
+    c = m.policy
+    gathered = BF16 * (embedding_weights(c) + head_weights(c)) + (2 * BF16 + FP32) * block_weights(c)
+    parts = {name: getattr(held, name) // m.shards for name in ("weights", "gradients", "state", "host")}
+    return replace(held, **parts, joined=held.joined // m.shards + gathered)
 
 
 def stream_bytes(m: Models) -> int:

@@ -69,13 +69,30 @@ class RecipePlan:
         return self.plan if self.plan.fits else self.unbound
 
 
-def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
-    """The plan of a recipe of one run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What is known of a run before it is planned."""
+
+    config: Training  # with its number of steps
+    shapes: RunShapes
+    lengths: Lengths
+    notes: tuple[str, ...]
+
+
+def known(recipe: Recipe, asked: Asked) -> Known:
+    """What a recipe's models, task and data say."""
     if isinstance(recipe.config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: there is no step to plan")
     config, task, rows, notes = _read(recipe.config, asked)
     shapes = run_shapes(config, task, named=asked.shape)
     lengths, told = _lengths(config, task, rows, shapes, asked)
+    return Known(config=config, shapes=shapes, lengths=lengths, notes=(*notes, *told, *shapes.notes))
+
+
+def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
+    """The plan of a recipe of one run."""
+    found = known(recipe, asked)
+    config, shapes, lengths = found.config, found.shapes, found.lengths
     plan = plan_config(config, shapes, lengths, asked.gpu, asked.gpus)
     unbound = plan_config(config, shapes, lengths, ample(asked.gpu), asked.gpus)
     fits_on = tuple(
@@ -92,7 +109,7 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
         owners=by_owner(plan.models, plan.work, plan.peaks),
         host=host_bytes(plan.peaks),
         disk=planned_disk(config, plan.models, shapes.exported),
-        notes=(*notes, *told, *shapes.notes, *_notes(config, shapes, plan)),
+        notes=(*found.notes, *_notes(config, shapes, plan)),
         advice=() if plan.fits else _advice(config, shapes, lengths, asked, unbound.seconds.step),
         fits_on=fits_on,
     )

@@ -32,6 +32,7 @@ class Models:
     on_gpu: bool = True
     samples: bool = True  # completions are sampled, if only in evaluations
     engine_half: int = 2  # bytes of a number in the sampler's products
+    shards: int = 1  # GPUs among which the policy's weights, gradients and moments are divided (FSDP); 1: each has all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

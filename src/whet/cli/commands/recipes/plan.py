@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from whet.cli import arguments
+from whet.cli.commands.recipes import plan_options
+from whet.cli.commands.recipes.simulation_page import SimulationOptions, show_simulation
 from whet.cli.terminal import readable_bytes, say, say_json
 from whet.errors import UserError
 
 if TYPE_CHECKING:
+    from whet.recipe import Pipeline, Recipe
     from whet.train.plan.advice import Advice
     from whet.train.plan.peaks import Choice
-    from whet.train.plan.recipe_plan import RecipePlan
+    from whet.train.plan.recipe_plan import Asked, RecipePlan
 
 GIBI, MEBI = 2**30, 2**20
 LABEL_WIDTH, NUMBER_WIDTH = 17, 12
@@ -25,16 +28,19 @@ HOUR, DAY = 3600, 24
 def plan(  # noqa: PLR0917 - typer's
     source: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    gpu: str = typer.Option(
-        "h200", "--gpu", metavar="NAME|BYTES", help="h200, h100, a100-80, a100-40, l40s, a6000, 4090, or e.g. 24GiB."
-    ),
-    gpus: int = typer.Option(1, "--gpus", min=1, max=4096, help="GPUs of that kind, each with all weights."),
-    price: float = typer.Option(None, "--price", min=0, help="Dollars an hour of one GPU.  [default: a typical one]"),
-    shape: str = typer.Option(None, "--shape", metavar="NAME", help="Shape of a well-known model, e.g. qwen3-8b."),
-    prompt_tokens: int = typer.Option(None, "--prompt-tokens", min=1, help="Tokens of a prompt.  [default: measured]"),
-    completion_tokens: int = typer.Option(
-        None, "--completion-tokens", min=1, help="Tokens of a completion.  [default: rollout.max_tokens, or measured]"
-    ),
+    gpu: plan_options.GPUName = "h200",
+    gpus: plan_options.GPUs = 1,
+    price: plan_options.Price = None,
+    shape: plan_options.Shape = None,
+    prompt_tokens: plan_options.PromptTokens = None,
+    completion_tokens: plan_options.CompletionTokens = None,
+    simulate: plan_options.Simulate = False,
+    trainer_gpus: plan_options.TrainerGPUs = None,
+    engine_gpus: plan_options.EngineGPUs = None,
+    staleness: plan_options.Staleness = None,
+    lengths: plan_options.Lengths = None,
+    network: plan_options.Network = None,
+    node_gpus: plan_options.NodeGPUs = None,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Plan memory, seconds and price of a recipe on a GPU.
@@ -43,16 +49,20 @@ def plan(  # noqa: PLR0917 - typer's
     listed. A model that is not here is planned by its name if its shape is well known. The exit code is 1 if a run
     does not fit, else 0.
 
+    With --simulate the steps of an online recipe are simulated on --gpus GPUs, which are divided between trainer and
+    rollouts: seconds a step, idle GPUs and staleness, synchronous and asynchronous.
+
     \b
     Examples:
       whet plan grpo-sorting
       whet plan grpo model=Qwen/Qwen3-8B task=arithmetic --gpu a6000
       whet plan grpo-sorting --shape qwen3-4b --gpu 24GiB --price 0.4
       whet plan rlhf-reviews --gpu 4090 --json
+      whet plan grpo model=Qwen/Qwen3-8B task=arithmetic --simulate --gpus 32 --lengths lognormal:200:0.8
     """
-    from whet.recipe import Pipeline, is_pipeline, read_any
+    from whet.recipe import is_pipeline, read_any
     from whet.train.plan.gpus import find_gpu
-    from whet.train.plan.recipe_plan import Asked, plan_pipeline, plan_recipe
+    from whet.train.plan.recipe_plan import Asked
 
     found = find_gpu(gpu)
     asked = Asked(
@@ -65,19 +75,27 @@ def plan(  # noqa: PLR0917 - typer's
     if shape is not None and is_pipeline(source):
         raise UserError(f"--shape is for a recipe of one run, and {source} is a pipeline: leave it out")
     recipe = read_any(source, _overridden(overrides, shape))
+    options = SimulationOptions(trainer_gpus, engine_gpus, staleness, lengths, network, node_gpus)
+    if not (show_simulation(recipe, asked, options, as_json) if simulate else _show(recipe, asked, options, as_json)):
+        raise typer.Exit(1)
+
+
+def _show(recipe: Recipe | Pipeline, asked: Asked, options: SimulationOptions, as_json: bool) -> bool:
+    """Prints the plan; whether everything fits."""
+    from whet.recipe import Pipeline
+    from whet.train.plan.recipe_plan import plan_pipeline, plan_recipe
+
+    options.refuse_any()
     if isinstance(recipe, Pipeline):
         planned = plan_pipeline(recipe, asked)
         _show_pipeline(planned, max(1, len(recipe.config.seeds)), as_json=as_json)
-        fits = all(isinstance(one, str) or one.plan.fits for one in planned.values())
+        return all(isinstance(one, str) or one.plan.fits for one in planned.values())
+    one = plan_recipe(recipe, asked)
+    if as_json:
+        say_json(plan_json(one))
     else:
-        one = plan_recipe(recipe, asked)
-        if as_json:
-            say_json(plan_json(one))
-        else:
-            _print(_page(one.recipe, one))
-        fits = one.plan.fits
-    if not fits:
-        raise typer.Exit(1)
+        _print(_page(one.recipe, one))
+    return one.plan.fits
 
 
 def _overridden(overrides: list[str] | None, shape: str | None) -> list[str]:

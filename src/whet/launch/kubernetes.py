@@ -9,8 +9,8 @@ from typing import Any
 from whet.errors import UserError
 from whet.launch import shell
 from whet.launch.job import WRONG_INPUT, Job
-from whet.launch.skypilot import to_yaml
 from whet.launch.tool import Launch, Tool
+from whet.launch.yaml_text import to_yaml
 
 MOUNT, RECIPES = "/runs", "/whet-recipe"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the pod

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from whet.errors import UserError
 from whet.launch.job import Job
-from whet.launch.skypilot import to_yaml
 from whet.launch.tool import Launch, Tool
+from whet.launch.yaml_text import to_yaml
 
 VARIABLE = "WHET_JOB"
 # GPU types as Ray finds them (ray.util.accelerators); the A100s of both sizes are one type.

@@ -17,6 +17,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.launch.job import WRONG_INPUT, log_line
 from whet.launch.ray_job import VARIABLE
+from whet.launch.shell import MEETING_SECONDS
 
 LOST = 1  # the exit code of a node that died
 
@@ -106,7 +107,7 @@ def node_words(job: dict[str, Any], rank: int, endpoint: str, address: str) -> l
     else:
         meeting = ["--standalone"]
         if job["nodes"] > 1:
-            conf = f"--rdzv-conf=is_host={int(rank == 0)}"
+            conf = f"--rdzv-conf=is_host={int(rank == 0)},join_timeout={MEETING_SECONDS},read_timeout={MEETING_SECONDS}"
             where = [f"--rdzv-endpoint={endpoint}", conf, f"--local-addr={address}"]
             meeting = [f"--nnodes={job['nodes']}", "--rdzv-backend=c10d", f"--rdzv-id={job['name']}", *where]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--nproc-per-node={processes}"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from whet.launch.job import Job
 
 PORT = 29400  # torchrun's own
+MEETING_SECONDS = 1800  # nodes start minutes apart, while images are pulled and machines are made
 
 
 def quoted(words: Sequence[str]) -> str:
@@ -55,7 +56,7 @@ def node(job: Job, endpoint: str, address: str) -> list[str]:
         "--rdzv-backend=c10d",
         f"--rdzv-id={job.name}",
         f'--rdzv-endpoint="{endpoint}"',
-        '--rdzv-conf="is_host=$is_host"',
+        f'--rdzv-conf="is_host=$is_host,join_timeout={MEETING_SECONDS},read_timeout={MEETING_SECONDS}"',
         f'--local-addr="{address}"',
         "-m whet",
     ]

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from whet.errors import UserError
 from whet.launch import shell
 from whet.launch.job import Job
 from whet.launch.tool import Launch, Tool, require_exported
+from whet.launch.yaml_text import to_yaml
 
 MOUNT = "/runs"
 IDLE_MINUTES = 10  # after the run, the cluster is taken down: an idle one costs as much as a busy one
@@ -28,22 +27,6 @@ NAMES = {
     "3090": "RTX3090",
 }
 BUCKET = re.compile(r"(s3|gs|r2|cos|oci|azure|https)://\S+")
-
-
-class _Text(yaml.SafeDumper):
-    """Scripts as blocks, so that the file can be read."""
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Text.add_representer(str, _block)
-
-
-def to_yaml(value: Any) -> str:
-    """YAML in the order that is given; text of several lines as blocks where YAML has them."""
-    return yaml.dump(value, Dumper=_Text, sort_keys=False, allow_unicode=True, width=10**6)
 
 
 def render(job: Job) -> str:

@@ -80,7 +80,7 @@ def slurm(  # noqa: PLR0917 - typer's
     Examples:
       whet launch slurm grpo-sorting --gpus 4 --gpu a100-80 --time 12h --partition gpu
       whet launch slurm grpo-sorting --nodes 2 --gpus 8 --sbatch=--mem=0 --dry-run
-      whet launch slurm sft model=DIR data=chats.jsonl --secret WANDB_API_KEY track=wandb
+      whet launch slurm sft model=DIR data=chats.jsonl --secret WANDB_API_KEY 'track=[wandb]'
     """
     from whet.launch.job import Job, read_environment, read_secrets
     from whet.launch.slurm import SLURM

@@ -5,45 +5,45 @@ import subprocess
 import modal
 
 COMMAND = [
-    'torchrun',
-    '--standalone',
-    '--nproc-per-node=8',
-    '-m',
-    'whet',
-    'train',
-    'grpo-sorting',
-    'steps=5',
-    '--runs',
-    '/runs',
-    '--out',
-    '/runs/demo',
-    '--restartable',
+    "torchrun",
+    "--standalone",
+    "--nproc-per-node=8",
+    "-m",
+    "whet",
+    "train",
+    "grpo-sorting",
+    "steps=5",
+    "--runs",
+    "/runs",
+    "--out",
+    "/runs/demo",
+    "--restartable",
 ]
 SECRETS = [
-    modal.Secret.from_name('hf-token', required_keys=['HF_TOKEN']),
+    modal.Secret.from_name("hf-token", required_keys=["HF_TOKEN"]),
 ]
 
-app = modal.App('demo')
-runs = modal.Volume.from_name('my-runs', create_if_missing=True)
+app = modal.App("demo")
+runs = modal.Volume.from_name("my-runs", create_if_missing=True)
 image = (
-    modal.Image.debian_slim(python_version='3.12')
-    .run_commands('pip install whet')
-    .env({'NCCL_DEBUG': 'INFO'})
-    .add_local_dir(".", '/root/work', ignore=[".git", ".venv", "runs", "**/__pycache__"])
+    modal.Image.debian_slim(python_version="3.12")
+    .run_commands("pip install whet")
+    .env({"NCCL_DEBUG": "INFO"})
+    .add_local_dir(".", "/root/work", ignore=[".git", ".venv", "runs", "**/__pycache__"])
 )
 
 
 @app.function(
     image=image,
-    gpu='H100:8',
-    volumes={'/runs': runs},
+    gpu="H100:8",
+    volumes={"/runs": runs},
     secrets=SECRETS,
     timeout=3600,  # seconds; then the function is retried
     retries=modal.Retries(max_retries=5, initial_delay=10.0),
     max_containers=1,  # one process writes the run
 )
 def train():
-    child = subprocess.Popen(COMMAND, cwd='/root/work')
+    child = subprocess.Popen(COMMAND, cwd="/root/work")
     try:
         code = child.wait()
     except BaseException:  # the container is taken away: whet saves a checkpoint

@@ -25,8 +25,8 @@ FILES: dict[str, Callable[[], str]] = {
         replace(ONE, gpu="a100-80", image=IMAGE, settings={"volume": "s3://my-runs"})
     ),
     "skypilot-two.yaml": lambda: skypilot.render(replace(TWO, setup=("pip install whet",))),
-    "modal-one.py": lambda: modal_app.render(replace(ONE, gpu="l40s", image=IMAGE)),
-    "modal-many.py": lambda: modal_app.render(
+    "modal-one.py.txt": lambda: modal_app.render(replace(ONE, gpu="l40s", image=IMAGE)),
+    "modal-many.py.txt": lambda: modal_app.render(
         replace(TWO, nodes=1, seconds=3600, setup=("pip install whet",), restarts=5)
     ),
     "k8s-one.yaml": lambda: kubernetes.render(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.refusal import write_recipe
+from tests.cli.refusal import RECIPE, write_recipe
 from tests.cli.tiny import Whet
 from tests.launch import fake_sbatch
-from tests.launch.jobs import GOLDEN, SCONTROL, SRUN, program
+from tests.launch.jobs import GOLDEN, ONE, SCONTROL, SRUN, program
 from whet.launch.slurm import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program(folder, "srun", SRUN)
     program(folder, "scontrol", SCONTROL)
     program(
-        folder, "sbatch", f'#!/bin/bash\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.launch.fake_sbatch "$@"\n'
+        folder,
+        "sbatch",
+        f'#!/bin/bash\nPYTHONPATH={ROOT}:$PYTHONPATH exec {sys.executable} -m tests.launch.fake_sbatch "$@"\n',
     )
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     for name in ("REQUEUED", "ENDED", "STARTS"):
@@ -77,39 +80,45 @@ def test_a_job_is_queued_again_after_failures_and_time_limits(
 
 def test_a_cancelled_job_is_not_queued_again(tmp_path: Path) -> None:
     """scancel sends SIGTERM to the script and to its step, which then fails."""
-    script = render_with_signal()
-    assert "stopped=1" in script
-    done = fake_run(script, tmp_path)
-    assert done == (130, False)
+    for ended_by, requeued in (("kill -TERM $PPID; exit 130", False), ("exit 130", True)):
+        (tmp_path / "requeued").unlink(missing_ok=True)
+        program(tmp_path / "bin", "srun", f"#!/bin/sh\n{ended_by}\n")
+        program(tmp_path / "bin", "scontrol", SCONTROL)
+        path = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "REQUEUED": str(tmp_path / "requeued")}
+        done = subprocess.run(["bash", "-c", render(ONE)], env={**path, "SLURM_JOB_ID": "1"}, check=False)
+        assert (done.returncode, (tmp_path / "requeued").exists()) == (130, requeued)
 
 
-def render_with_signal() -> str:
-    from tests.launch.jobs import ONE
-
-    return render(ONE).replace("srun --ntasks=1 whet", "sh -c 'kill -TERM $PPID; exit 130' whet")
-
-
-def fake_run(script: str, place: Path) -> tuple[int, bool]:
-    import os
-    import subprocess
-
-    folder = place / "bin"
-    program(folder, "scontrol", SCONTROL)
-    environment = {**os.environ, "PATH": f"{folder}:/usr/bin:/bin", "REQUEUED": str(place / "requeued")}
-    code = subprocess.run(["bash", "-c", script], env={**environment, "SLURM_JOB_ID": "1"}, check=False).returncode
-    return code, (place / "requeued").exists()
+# torchrun; on the second node its rank is killed once, as soon as a checkpoint is there.
+TORCHRUN = """#!/bin/bash
+{python} -m torch.distributed.run "$@" & agent=$!
+if [[ "$*" == *is_host=0* ]] && mkdir {place}/once; then
+  until [ -d {place}/runs/demo/checkpoints/step-000005 ] || ! kill -0 $agent; do sleep 0.1; done
+  kill -9 $(cat /proc/$agent/task/*/children) && touch {place}/killed
+fi
+wait $agent
+"""
 
 
 @pytest.mark.slow
-def test_two_nodes_meet_and_train_one_run(whet: Whet, cluster: Path, tmp_path: Path) -> None:
-    """torchrun on both, two ranks of gloo; the run is that of two processes."""
-    program(cluster, "torchrun", f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n')
-    recipe = write_recipe(tmp_path)
+def test_two_nodes_meet_train_one_run_and_meet_again(
+    whet: Whet, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun on both, a rank each, gloo: the ranks meet again after one is killed, without a new job."""
+    program(cluster, "torchrun", TORCHRUN.format(python=sys.executable, place=tmp_path))
+    monkeypatch.setattr(sys, "executable", str(cluster / "python"))  # the folder that the script puts on the path
+    recipe = write_recipe(
+        tmp_path,
+        RECIPE.replace("steps: 2", "steps: 300").replace("save: {every_steps: 1}", "save: {every_steps: 5, keep: 100}"),
+    )
     started = whet("launch", "slurm", recipe, "--nodes", 2, "--gpus", 0, "--restarts", 1, "--name", "demo")
-    log = (tmp_path / "runs" / "demo.log").read_text()
+    run, log = tmp_path / "runs" / "demo", (tmp_path / "runs" / "demo.log").read_text()
     assert started.code == 0, log
+    assert (tmp_path / "killed").exists()
     assert json.loads((tmp_path / "ended").read_text()) == {"code": 0, "restarts": 0}, log
-    results = json.loads((tmp_path / "runs" / "demo" / "final_results.json").read_text())
-    assert results["steps"] == 2
-    assert results["processes"] == 2 or "processes" not in results
-    assert whet("launch", "logs", "demo").out.count("finished; ") == 1
+    assert "resumed after step" in log
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(301))
+    state = json.loads((run / "checkpoints" / "step-000300" / "state.json").read_text())
+    assert state["processes"] == 2
+    assert "whet" not in whet("launch", "logs", "demo").err

@@ -77,7 +77,7 @@ def loaded(text: str, folder: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["modal-one.py", "modal-many.py"])
+@pytest.mark.parametrize("name", ["modal-one.py.txt", "modal-many.py.txt"])
 def test_modal_imports_its_app(name: str, tmp_path: Path) -> None:
     modal = missing("modal")
     module = loaded((GOLDEN / name).read_text("utf-8"), tmp_path)

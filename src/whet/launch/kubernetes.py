@@ -120,7 +120,7 @@ def _command(job: Job) -> list[str]:
     lines = list(shell.setup(job))
     if job.nodes == 1:
         return ["bash", "-c", "\n".join([*lines, 'exec "$@"']), "whet", *_alone(job)]
-    lines.append(shell.is_host("JOB_COMPLETION_INDEX"))
+    lines += shell.meeting("JOB_COMPLETION_INDEX")
     words = shell.node(job, f"{job.name}-0.{job.name}:{shell.PORT}", "$POD_IP")
     lines.append("exec " + shell.wrapped([*words, '"$@"']))
     return ["bash", "-c", "\n".join(lines), "whet", *job.train]

@@ -62,9 +62,16 @@ def node(job: Job, endpoint: str, address: str) -> list[str]:
     ]
 
 
-def is_host(rank: str) -> str:
-    """A line that sets `is_host` from the variable with the number of the node."""
-    return f'[ "${rank}" = 0 ] && is_host=1 || is_host=0'
+def meeting(rank: str) -> list[str]:
+    """Lines before that command; `rank` is the variable with the number of the node.
+
+    Agents count their own restarts, so after a failure on one node the counts differ, and with the store that torchrun
+    shares with the ranks each of them would read addresses of another attempt. A new store for each attempt has none.
+    """
+    return [
+        f'[ "${rank}" = 0 ] && is_host=1 || is_host=0',
+        "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a store of its own for every attempt",
+    ]
 
 
 def wrapped(words: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def _run(job: Job) -> Iterator[str]:
         return
     yield 'head=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     yield 'own=$(echo "$SKYPILOT_NODE_IPS" | sed -n "$((SKYPILOT_NODE_RANK + 1))p")'
-    yield shell.is_host("SKYPILOT_NODE_RANK")
+    yield from shell.meeting("SKYPILOT_NODE_RANK")
     words = shell.node(job, f"$head:{shell.PORT}", "$own")
     yield "exec " + shell.wrapped([*words, shell.quoted(job.train)])
 

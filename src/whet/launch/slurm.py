@@ -86,7 +86,7 @@ def _body(job: Job) -> Iterator[str]:
 def _several(job: Job) -> Iterator[str]:
     """srun starts a task on every node, where torchrun meets at the first one; arguments pass as they are."""
     task = [
-        shell.is_host("SLURM_NODEID"),
+        *shell.meeting("SLURM_NODEID"),
         "exec " + shell.wrapped([*shell.node(job, "$WHET_RENDEZVOUS", "${SLURMD_NODENAME:-$(hostname)}"), '"$@"']),
     ]
     yield 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'

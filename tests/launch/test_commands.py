@@ -22,10 +22,10 @@ case "$(basename "$0") $*" in
   "modal run"*) echo "View run at https://modal.com/apps/me/main/ap-Abc123" ;;
   "modal app list"*) echo '[{"App ID": "ap-Abc123", "State": "running"}]' ;;
   "ray job submit"*) echo "Job 'raysubmit_9' submitted successfully" ;;
-  "ray job status"*) printf "\\033[32mStatus for job 'raysubmit_9': RUNNING\\033[0m\\n" ;;
+  "ray job status"*) printf "\\033[32mStatus for job 'raysubmit_9': RUNNING\\033[0m\\n-----\\n" ;;
   kubectl\\ get*) echo "active=1 failed=" ;;
   sky\\ status*) printf 'NAME STATUS\\ndemo   UP\\n' ;;
-  *logs*) printf 'step 1\\n\\033[2Jstep 2\\n' ;;
+  *logs*) printf '\\033[36mstep\\033[0m 1\\n\\033[2Jstep 2\\n' ;;
 esac
 """
 MORE = {  # options of the tools besides --name
@@ -44,7 +44,7 @@ CALLED = {
 }
 LATER = {
     "slurm": ("77", "RUNNING", "scancel 77"),
-    "ray": ("raysubmit_9", "Status for job 'raysubmit_9': RUNNING", "ray job stop raysubmit_9 --no-wait"),
+    "ray": ("raysubmit_9", "running", "ray job stop raysubmit_9 --no-wait"),
     "skypilot": ("demo", "demo UP", "sky down --yes demo"),
     "modal": ("ap-Abc123", "running", "modal app stop --yes ap-Abc123"),
     "k8s": ("demo", "active=1 failed=", "kubectl delete --ignore-not-found --wait=false --filename {}.yaml"),

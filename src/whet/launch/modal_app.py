@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,16 @@ def _logs(launch: Launch, *, follow: bool) -> list[str]:
     return ["modal", "app", "logs", launch.id, *(["--follow"] if follow else ["--tail", "1000"])]
 
 
+def _read_state(said: str, launch: Launch) -> str:
+    try:
+        rows = json.loads(said)
+        found = [row for row in rows if launch.id in row.values()]
+    except (ValueError, AttributeError):
+        return "unknown: modal app list printed no JSON"
+    states = [str(value) for row in found for key, value in row.items() if key.lower() == "state"]
+    return states[0] if states else "ended"  # an app that has ended is not listed for long
+
+
 MODAL = Tool(
     name="modal",
     program="modal",
@@ -159,4 +170,5 @@ MODAL = Tool(
     logs=_logs,
     stop=lambda launch: ["modal", "app", "stop", "--yes", launch.id],
     state=lambda _launch: ["modal", "app", "list", "--json"],
+    read_state=_read_state,
 )

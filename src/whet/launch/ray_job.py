@@ -12,7 +12,7 @@ from pathlib import Path
 
 from whet.errors import UserError
 from whet.launch.job import Job
-from whet.launch.tool import Launch, Tool
+from whet.launch.tool import Launch, Tool, last_line
 from whet.launch.yaml_text import to_yaml
 
 VARIABLE = "WHET_JOB"
@@ -60,6 +60,11 @@ def _identify(printed: str, job: Job) -> str:
     return found[1]
 
 
+def _read_state(said: str, launch: Launch) -> str:
+    found = re.search(rf"[Jj]ob '{re.escape(launch.id)}':? (?:was )?(\w+)", said)
+    return found[1].lower() if found else last_line(said)
+
+
 def _address(address: str | None) -> list[str]:
     return ["--address", address] if address else []
 
@@ -83,4 +88,5 @@ RAY = Tool(
     logs=_logs,
     stop=lambda launch: [*_job("stop", launch), "--no-wait"],
     state=lambda launch: _job("status", launch),
+    read_state=_read_state,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ from whet.launch.modal_app import MODAL
 from whet.launch.ray_job import RAY
 from whet.launch.skypilot import SKYPILOT
 from whet.launch.slurm import SLURM
-from whet.launch.tool import STATE_SECONDS, Launch, Tool, called
+from whet.launch.tool import STATE_SECONDS, Launch, Tool, called, without_colours
 
 TOOLS = {tool.name: tool for tool in (LOCAL, SLURM, RAY, SKYPILOT, MODAL, KUBERNETES)}
 KEPT = ("namespace", "address")  # settings that later commands of the tool need
@@ -88,22 +86,7 @@ def state(launch: Launch) -> str:
         said = called(tool.state(launch), tool.install, seconds=STATE_SECONDS)
     except (UserError, RunFailed) as error:
         return f"unknown: {error}"
-    return _of_modal(said, launch) if tool is MODAL else _last_line(said)
-
-
-def _of_modal(said: str, launch: Launch) -> str:
-    try:
-        rows = json.loads(said)
-        found = [row for row in rows if launch.id in row.values()]
-    except (ValueError, AttributeError):
-        return "unknown: modal app list printed no JSON"
-    states = [str(value) for row in found for key, value in row.items() if key.lower() == "state"]
-    return states[0] if states else "ended"  # an app that has ended is not listed for long
-
-
-def _last_line(said: str) -> str:
-    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
-    return " ".join(lines[-1].split()) if lines else "ended"
+    return tool.read_state(said, launch)
 
 
 def stop(launch: Launch) -> Launch:
@@ -132,7 +115,7 @@ def log_lines(launch: Launch, *, follow: bool) -> Iterator[str]:
         assert reader.stdout is not None
         try:
             for line in reader.stdout:
-                yield line.rstrip("\n")
+                yield without_colours(line.rstrip("\n"))
         finally:
             if reader.poll() is None:
                 reader.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from whet.errors import RunFailed, UserError, escaped
 from whet.launch.job import Job
 
 SHOWN = 2000  # characters of what a tool says when it fails, from the end
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 STATE_SECONDS = 20.0  # a cluster that is away answers never
 
 
@@ -51,7 +53,19 @@ class Tool:
     logs: Logs
     stop: Callable[[Launch], list[str]]
     state: Callable[[Launch], list[str]]
+    read_state: Callable[[str, Launch], str] = lambda said, _launch: last_line(said)
     log: Callable[[Job], str] = lambda _job: ""
+
+
+def last_line(text: str) -> str:
+    """The last line with words, with single spaces; `ended` where a tool has nothing more to say."""
+    lines = [line for line in text.splitlines() if re.search(r"\w", line)]
+    return " ".join(lines[-1].split()) if lines else "ended"
+
+
+def without_colours(text: str) -> str:
+    """Text without the sequences that colour it; all others are left, and are escaped where text is printed."""
+    return COLOUR.sub("", text)
 
 
 def require_exported(job: Job) -> None:
@@ -78,6 +92,6 @@ def called(words: Sequence[str], install: str, *, seconds: float | None = None) 
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"{words[0]} did not answer within {seconds:g} s") from error
     if done.returncode:
-        said = escaped((done.stderr.strip() or done.stdout.strip() or "nothing")[-SHOWN:], keep="\n")
+        said = escaped(without_colours(done.stderr.strip() or done.stdout.strip() or "nothing")[-SHOWN:], keep="\n")
         raise RunFailed(f"{' '.join(words[:3])} failed with exit code {done.returncode} and said: {said}")
-    return done.stdout
+    return without_colours(done.stdout)

@@ -16,6 +16,7 @@ from whet.launch.tool import Launch, Tool, last_line
 from whet.launch.yaml_text import to_yaml
 
 VARIABLE = "WHET_JOB"
+APART = "STRICT_SPREAD"  # how Ray calls it that each node of a run is another machine
 # GPU types as Ray finds them (ray.util.accelerators); the A100s of both sizes are one type.
 NAMES = {
     "h200": "H200",

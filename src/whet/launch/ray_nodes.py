@@ -16,7 +16,7 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.launch.job import WRONG_INPUT, log_line
-from whet.launch.ray_job import VARIABLE
+from whet.launch.ray_job import APART, VARIABLE
 from whet.launch.shell import MEETING_SECONDS
 
 LOST = 1  # the exit code of a node that died
@@ -48,7 +48,7 @@ def _attempt(ray: Any, job: dict[str, Any]) -> list[int]:
     bundle = {"CPU": 1.0, **({"GPU": float(job["gpus"])} if job["gpus"] else {})}
     if job["kind"]:
         bundle[f"accelerator_type:{job['kind']}"] = 0.001
-    strategy = "STRICT_SPREAD" if job["nodes"] > 1 else "PACK"
+    strategy = APART if job["nodes"] > 1 else "PACK"
     group = placement_group([bundle] * job["nodes"], strategy=strategy)
     log_line(f"waiting for {job['nodes']} node(s) with {bundle}")
     ray.get(group.ready())

@@ -104,6 +104,11 @@ def stop(launch: Launch) -> None:
         os.kill(int(launch.id), signal.SIGTERM)
 
 
+def _logs(launch: Launch, *, follow: bool) -> list[str]:
+    ends = [f"--pid={launch.id}"] if sys.platform == "linux" else []  # other systems have no such option
+    return ["tail", "-n", "+1", *(["-F", *ends] if follow else []), "--", launch.log]
+
+
 LOCAL = Tool(
     name="local",
     program=sys.executable,
@@ -112,7 +117,7 @@ LOCAL = Tool(
     render=render,
     submit=lambda job, _file: words(job),
     identify=lambda _printed, job: job.name,
-    logs=lambda launch, *, follow: ["tail", "-n", "+1", *(["-F"] if follow else []), "--", launch.log],
+    logs=_logs,
     stop=lambda _launch: [],
     state=lambda _launch: [],
     log=log_path,

@@ -46,7 +46,9 @@ def list_launches(
 
 def logs(
     name: Launched,
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the run ends, or Ctrl-C."),
+    follow: bool = typer.Option(
+        False, "--follow", "-f", help="Go on until Ctrl-C, or the end where the tool tells it."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object for each line."),
 ) -> None:
     """Print the output of a launched run.

@@ -12,10 +12,13 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 LLAMA_CPP_VENV ?= .venv-llama-cpp
 LLAMA_CPP_BIN := $(LLAMA_CPP_VENV)/bin
 LLAMA_CPP_STAMP := $(LLAMA_CPP_VENV)/.installed
+LAUNCHERS_VENV ?= .venv-launchers
+LAUNCHERS_BIN := $(LAUNCHERS_VENV)/bin
+LAUNCHERS_STAMP := $(LAUNCHERS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -49,6 +52,9 @@ test-vllm: $(VLLM_STAMP)  ## the vLLM engine and the HTTP engine against a real 
 # MODELS: directories of real models besides stories260K and a pulled SmolLM2, separated by colons.
 test-llama-cpp: $(LLAMA_CPP_STAMP)  ## exported GGUF files in llama.cpp: ids, logits, greedy text; pip builds llama.cpp from source
 	HF_HUB_OFFLINE=1 WHET_TEST_MODELS=$(MODELS) OMP_NUM_THREADS=1 $(LLAMA_CPP_BIN)/python -m pytest -m llama_cpp tests/with_llama_cpp
+
+test-launchers: $(LAUNCHERS_STAMP)  ## job files of `whet launch` against each tool's own parser, and a job on a real Ray
+	OMP_NUM_THREADS=1 $(LAUNCHERS_BIN)/python -m pytest -m launchers tests/with_launchers
 
 # The trainer in C++, built against the libtorch of the installed torch; needs g++, cmake and ninja (docs/native.md).
 native: $(STAMP)  ## native/build/whet-native
@@ -116,6 +122,11 @@ $(LLAMA_CPP_STAMP): pyproject.toml constraints.txt tests/with_llama_cpp/requirem
 	$(LLAMA_CPP_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/with_llama_cpp/requirements.txt
 	@touch $@
 
+$(LAUNCHERS_STAMP): pyproject.toml constraints.txt tests/with_launchers/requirements.txt
+	$(PYTHON) -m venv $(LAUNCHERS_VENV)
+	$(LAUNCHERS_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -r tests/with_launchers/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,11 +36,13 @@ MAY_IMPORT = {
     "config": {"algorithms", "records", "errors", "imports"},
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
+    "launch": {"errors", "imports", "files", "runs", "tasks"},
 }
 IN_ROOMS = {"puzzles", "programs", "instructions", "gym"}  # tasks with a package of their own
 TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - IN_ROOMS
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 COMMON_TO_MODELS = {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign"}
+LAUNCHERS = {"slurm", "ray_job", "skypilot", "modal_app", "kubernetes"}
 ROOMS_INSIDE = {
     "algorithms": {
         **{key: set() for key in ("cells", "selection")},
@@ -131,6 +133,23 @@ ROOMS_INSIDE = {
         "reward_scores": {"given", "loaded_model"},
         "training": {"given", "run"},
         "several": {"given", "run", "training"},
+    },
+    "launch": {
+        "job": set(),
+        "tool": {"job"},
+        "shell": {"job"},
+        "launches": {"tool"},
+        "yaml_text": set(),
+        "slurm": {"job", "shell", "tool"},
+        "skypilot": {"job", "shell", "tool", "yaml_text"},
+        "kubernetes": {"job", "shell", "tool", "yaml_text"},
+        "modal_app": {"job", "tool"},
+        "ray_job": {"job", "tool", "yaml_text"},
+        "ray_nodes": {"job", "ray_job", "shell"},
+        "process_tree": set(),
+        "supervisor": {"job", "launches", "process_tree"},
+        "local": {"job", "shell", "tool"},
+        "submission": {*("job", "tool", "launches", "local"), *LAUNCHERS},
     },
     "train": {
         "optimizers": set(),
@@ -236,7 +255,7 @@ def test_only_distributed_imports_torch_distributed():
     assert importers == {"distributed"}
 
 
-@pytest.mark.parametrize("room", ["records", "errors", "files", "tasks", "data", "config", "recipe", "runs"])
+@pytest.mark.parametrize("room", ["records", "errors", "files", "tasks", "data", "config", "recipe", "runs", "launch"])
 def test_rooms_that_need_no_tensors(room):
     for path in FILES:
         if room_of(path) == room:

@@ -28,6 +28,7 @@ OF_RICH = {"table.Table", "table.Column", "live.Live", "progress_bar.ProgressBar
            "progress.BarColumn", "progress.DownloadColumn", "progress.TimeRemainingColumn"}  # fmt: skip
 # Text of our own in a signal handler; an escaped warning of a room that may not know the commands; JSON for a pipe.
 ELSEWHERE = {
+    "launch/job.py": "sys.stdout.write",
     "runs/interrupt.py": "os.write",
     "runs/directory.py": "sys.stderr.write",
     "models/text/template_worker.py": "sys.stdout.write",

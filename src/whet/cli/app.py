@@ -10,7 +10,21 @@ from typing import Any
 import typer
 
 from whet import __version__
-from whet.cli.commands import chat, compare, data, demo, evaluate, models, report, runs, sample, score, tasks, train
+from whet.cli.commands import (
+    chat,
+    compare,
+    data,
+    demo,
+    evaluate,
+    launch,
+    models,
+    report,
+    runs,
+    sample,
+    score,
+    tasks,
+    train,
+)
 from whet.cli.commands.recipes import check_loss, explain, keys, listing, plan
 from whet.cli.key_flags import KeyFlagCommand
 from whet.cli.terminal import guard_streams, only_json, say, show_help
@@ -29,6 +43,7 @@ Begin with:
   whet explain grpo-sorting          its loss, batch size and memory
   whet plan grpo-sorting --gpu 4090  memory, hours and price on a GPU
   whet train grpo-sorting lr=1e-4    train; any key can be overridden
+  whet launch slurm grpo-sorting     train elsewhere; also local, ray, skypilot, modal, k8s
   whet report @last                  learning curves and samples of the newest run
   whet keys                          every key of a recipe
 
@@ -44,6 +59,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("train", cls=KeyFlagCommand)(train.train)
+app.add_typer(launch.app, name="launch")
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("score")(score.score)

@@ -43,6 +43,14 @@ def say_text(text: str, *, end: str = "\n") -> None:
     typer.echo(escaped(text, keep=LINES) + end, nl=False)
 
 
+def say_file(text: str) -> None:
+    """Prints the text of a file: as it is where it goes to a file or a program, escaped on a terminal."""
+    if sys.stdout.isatty():
+        say_text(text, end="")
+    else:
+        typer.echo(text.encode(), nl=False)
+
+
 def say_json(value: Any) -> None:
     """Prints a value as indented JSON in ASCII, so that it holds no character a terminal would act on."""
     typer.echo(_json_text(value, indent=2), file=_json_to.get())

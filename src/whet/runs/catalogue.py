@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from whet.runs.lock import is_held
 
 MARK = "@"  # before a name that must be that of a run
 LAST = f"{MARK}last"  # the newest
+POLL_SECONDS = 0.5
 NAMED = 8  # runs that an error names
 ELSEWHERE = "give the path of the run, or its folder of runs as $WHET_RUNS (train, compare and demo: or --runs DIR)"
 
@@ -109,6 +111,13 @@ def standing(run: RunDirectory) -> Standing:
     if failure.get("step") == step + 1:  # a later step was made after a repair
         return Standing(status="failed", step=step, error=str(failure.get("error", "")))
     return Standing(status="stopped", step=step)
+
+
+def wait_for_writer(run: Path, seconds: float) -> None:
+    """Waits until no process writes the run, so long at most: one that is being replaced may still be ending."""
+    deadline = time.monotonic() + seconds
+    while is_held(run / layout.LOCK) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
 
 
 def _last_started(path: Path) -> float:

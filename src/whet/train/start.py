@@ -115,6 +115,11 @@ def lacks_report(config: Config, run: RunDirectory) -> bool:
     return run.finished and not run.has_report and not isinstance(config, CollectConfig)
 
 
+def is_complete(run: RunDirectory) -> bool:
+    """Whether a run has made its last step and has its report: there is nothing to resume."""
+    return run.finished and not lacks_report(saved_config(run), run)
+
+
 def _how_to_extend(config: Config, run: RunDirectory) -> str:
     """How to train on after a run is finished."""
     anew = f"start a new run with model={run.path}"

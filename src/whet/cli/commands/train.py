@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,14 +17,27 @@ from whet.errors import UserError
 if TYPE_CHECKING:
     from whet.recipe import Pipeline, Recipe
 
+# A file server keeps the lock of a machine that died for its lease, about a minute and a half.
+WAIT_SECONDS = 120.0
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its newest checkpoint, exactly.")]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option("--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."),
+]
+Restartable = Annotated[
+    bool,
+    typer.Option(
+        "--restartable", help="With --out: resume the run that was begun there, if any; leave a finished one."
+    ),
+]
+
 
 def train(  # noqa: PLR0917 - typer's
     source: str = typer.Argument(..., metavar="RECIPE|RUN", help="A packaged recipe, a YAML file, or a run to resume."),
     overrides: arguments.Overrides = None,
-    resume: bool = typer.Option(False, "--resume", help="Continue a stopped run from its newest checkpoint, exactly."),
-    accept_changes: bool = typer.Option(
-        False, "--accept-changes", help="With --resume: continue although data, rewards or other inputs changed."
-    ),
+    resume: Resume = False,
+    accept_changes: AcceptChanges = False,
+    restartable: Restartable = False,
     runs: arguments.Runs = Path("runs"),
     out: arguments.Out = None,
     name: arguments.Name = None,
@@ -53,6 +66,7 @@ def train(  # noqa: PLR0917 - typer's
       whet train @last --resume
       whet train @last --resume steps=400
       whet train grpo-sorting seed=1 --name second --json
+      whet train grpo-sorting --out runs/first --restartable
       whet train grpo-sorting --reward-mode plus --horizon 6 --group-size 4
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
       whet train rlhf-reviews stages.sft.steps=100 methods.grpo.lr=1e-4
@@ -63,7 +77,10 @@ def train(  # noqa: PLR0917 - typer's
     flags = dict(zip(key_flags.FLAGS, values, strict=True))
     if accept_changes and not resume:
         raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
-    _check_place(out, name, resume=resume)
+    _check_place(out, name, resume=resume, restartable=restartable)
+    if restartable and out is not None and _was_begun(out.expanduser()):
+        _continue(out.expanduser(), as_json=as_json)
+        return
     if resume:
         key_flags.refuse_flags(flags)
         path = arguments.run_directory(source, runs)
@@ -101,7 +118,38 @@ def _resume(path: Path, overrides: list[str], *, accept_changes: bool, as_json: 
         _show(resume_run(path, overrides, make_progress, accept_changes=accept_changes), as_json=as_json)
 
 
-def _check_place(out: Path | None, name: str | None, *, resume: bool) -> None:
+def _was_begun(path: Path) -> bool:
+    """Whether a run or a pipeline is in the directory.
+
+    Every rank asks before it joins the others, and a run is created after all have joined: they all see the same.
+    """
+    from whet.runs.directory import RunDirectory
+    from whet.runs.experiment_directories import is_pipeline
+
+    return is_pipeline(path) or RunDirectory.find(path) is not None
+
+
+def _continue(path: Path, *, as_json: bool) -> None:
+    """Resumes what was begun with its own config; what is finished is only shown."""
+    from whet.runs.catalogue import wait_for_writer
+    from whet.runs.directory import RunDirectory
+    from whet.runs.experiment_directories import is_pipeline
+    from whet.train.start import is_complete
+
+    if not is_pipeline(path) and is_complete(RunDirectory.open(path, is_writer=False)):
+        _show(path, as_json=as_json)
+        return
+    if os.environ.get("RANK", "0") == "0":
+        say(f"note: {path} was begun before, and goes on with its own config", err=True)
+        wait_for_writer(path, WAIT_SECONDS)
+    _resume(path, [], accept_changes=False, as_json=as_json)
+
+
+def _check_place(out: Path | None, name: str | None, *, resume: bool, restartable: bool) -> None:
+    if restartable and resume:
+        raise UserError("--restartable resumes by itself, so --resume would have no effect: leave one out")
+    if restartable and not out:
+        raise UserError("--restartable needs the directory of the run: add --out DIR")
     if resume and (out or name):
         raise UserError(f"{'--out' if out else '--name'} is for a new run, and --resume continues one: leave it out")
     if out and name:

@@ -8,7 +8,7 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Sampling
 from whet.train.rollout_pool.orders import Order
-from whet.train.rollout_pool.pool import MOST_LOSSES, RolloutPool, WorkerLost
+from whet.train.rollout_pool.pool import MOST_LOSSES, NoPlace, RolloutPool, WorkerLost
 from whet.train.rollout_pool.schedule import Ticket
 
 
@@ -154,6 +154,41 @@ def test_workers_join_and_leave(pool_of):
     assert not alone.wait(0.2)  # nobody is there
     pool.resize(3)
     assert pool.answer(9) == b"done"
+
+
+def test_a_worker_without_a_place_is_done_without_unless_it_is_the_only_one(pool_of):
+    has_room, ready = threading.Event(), threading.Event()
+
+    def crowded(worker, draw):
+        if draw is None and worker.number == 0:
+            ready.set()
+        if draw is None and worker.number == 1:
+            assert ready.wait(20)
+            if not has_room.wait(0.01):
+                raise NoPlace("found no node")
+        return b"%d" % worker.number
+
+    pool = pool_of(crowded, 2)
+    for draw in range(1, 30):
+        pool.submit(order(draw))
+        assert pool.answer(draw) == b"0"
+    while not (notes := pool.notes()):
+        pass
+    assert set(notes) == {"rollout worker 1 found no node; the others go on, and it is tried again"}
+    has_room.set()
+    answers = set()
+    while b"1" not in answers:
+        draw += 1
+        pool.submit(order(draw))
+        answers.add(pool.answer(draw))
+
+    def full(worker, draw):
+        raise NoPlace("found no node")
+
+    pool = pool_of(full, 1)
+    pool.submit(order(1))
+    with pytest.raises(RunFailed, match="no rollout worker could be started: worker 0 found no node"):
+        pool.answer(1)
 
 
 def test_closing_ends_a_worker_in_the_middle(pool_of):

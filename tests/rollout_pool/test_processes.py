@@ -2,38 +2,18 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.contracts.command import LIMIT_SECONDS, Process, Zygote, write_recipe
-from tests.contracts.here import save_small
-from tests.rollout_pool.here import in_threads
-from tests.rollout_pool.test_runs import AHEAD, recipe, same, train
+from tests.rollout_pool.here import STEPS, same, written
 from whet.runs.logs import read_log
 
 WORKER = b"whet.train.rollout_pool.worker"
-STEPS = 24
-
-
-def written(model: Path, **ahead: Any) -> dict[str, Any]:
-    return {**recipe(model, {"staleness": 2, "workers": 2, **ahead}, **AHEAD), "steps": STEPS}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_small(tmp_path_factory.mktemp("model") / "start", sharp=2.0)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run with workers in threads, to which nothing happens."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        in_threads(monkeypatch)
-        return train(written(model, threads=1), tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 def workers_of(trainer: int) -> list[int]:
@@ -94,25 +74,43 @@ def test_kills_of_a_worker_and_of_the_trainer_change_no_byte(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_change_no_byte(
     seed: int, zygote: Zygote, model: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Workers and trainer are killed at moments that nobody chose, until the run is finished."""
-    rng, run = random.Random(seed), tmp_path / "run"
-    kills, resumed = 0, 0
+    """Workers and trainer are killed at moments that nobody chose, and the run goes on until it is finished."""
+    rng, run, done = random.Random(seed), tmp_path / "run", tmp_path / "run" / "final_results.json"
     trainer = zygote.start("train", write_recipe(tmp_path / "ahead.yaml", written(model, threads=1)), "--out", run)
-    while not (run / "final_results.json").exists():
-        time.sleep(rng.uniform(0.0, 3.0))
-        if rng.random() < 0.8 or resumed >= 3 or not (run / "saved.json").exists():
-            kills += kill_worker(trainer, rng) if kills < 12 else 0
-        elif not (run / "final_results.json").exists():
-            pids = workers_of(trainer.pid)
+    workers, trainers = 0, 0
+    while not done.exists():
+        time.sleep(rng.uniform(0.5, 4.0))
+        if rng.random() < 0.6:
+            workers += kill_worker(trainer, rng) if workers < 8 else 0
+        elif trainers < 3 and run.exists():
+            trainers += 1
             trainer.kill()
+        if not is_alive(trainer.pid) and not done.exists():  # killed, or its workers were too often
+            pids = workers_of(trainer.pid)
             trainer.wait()
             assert gone(pids)
-            resumed += 1
             trainer = zygote.start("train", run, "--resume")
     trainer.wait()
-    assert kills + resumed > 0
+    assert workers + trainers > 0
     same(undisturbed, run)
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_pool_of_the_first(zygote: Zygote, model: Path, tmp_path: Path) -> None:
+    """However many workers; and what is outstanding is in the checkpoint of both."""
+    ahead = {**written(model, threads=1), "steps": 8}
+    runs = [tmp_path / "one", tmp_path / "three"]
+    for run, workers in zip(runs, (1, 3), strict=True):
+        ahead["asynchronous"]["workers"] = workers
+        zygote.run_ranks(2, "train", write_recipe(tmp_path / "ahead.yaml", ahead), "--out", run)
+    same(*runs)
+    (runs[0] / "final_results.json").unlink()
+    for path in runs[0].glob("checkpoints/step-*"):
+        if int(path.name[5:]) > 4:
+            shutil.rmtree(path)
+    zygote.run_ranks(2, "train", runs[0], "--resume")
+    same(*runs)

@@ -12,59 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.contracts.command import TASK, online
-from tests.contracts.here import save_small
-from tests.rollout_pool.here import in_threads, unreliable
+from tests.contracts.command import TASK
+from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed
-from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.online import asynchronous
 from whet.train.rollout_pool.weights import HandOff
-from whet.train.start import resume_run, start_run
-
-AHEAD = {"algorithm": {"preset": "grpo", "importance_correction": "token_truncate", "kl": {"coefficient": 0.02}}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_small(tmp_path_factory.mktemp("model") / "start", sharp=2.0)
-
-
-def recipe(model: Path, asynchronous: Any = None, **changes: Any) -> dict[str, Any]:
-    written = online(model, steps=7, device="cpu", **changes)
-    written["eval"] = {"every_steps": 3, "examples": 8, "max_tokens": 6}
-    written["save"] = {"every_steps": 2, "keep": 9}
-    return written if asynchronous is None else {**written, "asynchronous": asynchronous}
-
-
-class Heard(SilentProgress):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def train(written: dict[str, Any], path: Path, progress: SilentProgress | None = None) -> Path:
-    config = validate(written, where="test")
-    named = Recipe(name="ahead", config=config, written={})
-    return start_run(named, path.parent, lambda *_: progress or SilentProgress(), path=path)
-
-
-def content(run: Path) -> dict[str, bytes]:
-    """Everything of a run that may not depend on time: metrics, answers, rollouts, weights, moments."""
-    kept = ("metrics.jsonl", "evals/*", "rollouts/*", "best_model/*.safetensors", "checkpoints/*/*.safetensors")
-    files = [*(path for some in kept for path in run.glob(some)), *run.glob("checkpoints/*/model/*.safetensors")]
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
-
-
-def same(one: Path, other: Path) -> None:
-    mine, theirs = content(one), content(other)
-    assert mine.keys() == theirs.keys()
-    assert len(mine) > 10
-    assert [name for name in mine if mine[name] != theirs[name]] == []
-
+from whet.train.start import resume_run
 
 VARIED: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -234,6 +189,26 @@ def test_a_hand_off_that_went_wrong_ends_the_run(
     )
     with pytest.raises(RunFailed, match=said):
         train(recipe(model, {"staleness": 1}, **AHEAD), tmp_path / "run")
+
+
+def test_workers_join_and_leave_while_a_run_goes_on(
+    stale: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, wanted = tmp_path / "run", {2: "3\n", 3: "none", 5: "1"}
+
+    class Elastic(Heard):
+        def step(self, step: int, *given: Any) -> None:
+            if step in wanted:
+                (path / "hand_off" / "workers").write_text(wanted[step])
+
+    in_threads(monkeypatch)
+    heard = Elastic()
+    train(recipe(model, {"staleness": 2}, **AHEAD), path, heard)
+    told = [note for note in heard.notes if "instead of" in note or "ignored" in note]
+    assert told[0] == "rollout workers: 3 instead of 1"
+    assert told[1].endswith("/hand_off/workers is 'none', not a number of workers: ignored")
+    assert told[2] == "rollout workers: 1 instead of 3"
+    same(stale, path)
 
 
 def test_weights_may_be_handed_over_elsewhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import keeps_bf16
 
 TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
+WANTED = "workers"  # a file in which a user writes how many workers there shall be
 START = "start"  # the directory of model and tokenizer that workers build theirs from
 
 
@@ -61,6 +62,8 @@ class SampledAhead(Checkpointed):
         self._leave: Callable[[], None] = lambda: None  # what the pool's workers live in
         self._handed: HandOff | None = None
         self._version = -1  # of that
+        self._workers = self._settings.workers
+        self._wanted = ""  # what a user wrote last
         self._step = 0
         self._lags: list[float] = []  # of the draws of this step
 
@@ -71,6 +74,7 @@ class SampledAhead(Checkpointed):
     def next(self, step: int, sampling: Sampling, timed: Timed) -> tuple[Scoring, Samples]:
         if step != self._step:
             self._step, self._lags = step, []
+            self._resize()
         ticket, issued = self._tickets.take(step, self._of.controllers.next_draw)
         for new in issued:
             self._issue(new, sampling)
@@ -190,7 +194,7 @@ class SampledAhead(Checkpointed):
                 raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
             self._of.parts.save_model(self._directory / START)
             make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
-            self._pool = RolloutPool(make, self._settings.workers)
+            self._pool = RolloutPool(make, self._workers)
         return self._pool
 
     def _setup(self) -> WorkerSetup:
@@ -205,6 +209,24 @@ class SampledAhead(Checkpointed):
             device=device.type,
             threads=self._settings.threads or torch.get_num_threads(),
         )
+
+    def _resize(self) -> None:
+        """Follows the number that a user wrote since the last step."""
+        if self._pool is None:
+            return
+        try:
+            text = (self._directory / WANTED).read_text().strip()
+        except OSError:
+            return
+        if text == self._wanted:
+            return
+        self._wanted = text
+        if not text.isdecimal() or int(text) < 1:
+            self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
+        elif int(text) != self._workers:
+            self._progress.note(f"rollout workers: {int(text)} instead of {self._workers}")
+            self._workers = int(text)
+            self._pool.resize(self._workers)
 
     def _tell(self) -> None:
         for note in self._pool.notes() if self._pool is not None else ():

@@ -26,6 +26,10 @@ class WorkerLost(Exception):
     """The worker was killed, crashed, does not answer, or is out of reach; the message says which."""
 
 
+class NoPlace(WorkerLost):
+    """The worker could not be placed: no node has room for it now. Others go on without it."""
+
+
 class Worker(Protocol):
     """A sampler in another process. `sample` and `start` are called by one thread, `end` by any."""
 
@@ -134,6 +138,9 @@ class RolloutPool:
                     if order is None:
                         break
                     answer = worker.sample(order)
+                except NoPlace as error:
+                    self._miss(number, str(error))
+                    worker = None
                 except WorkerLost as error:
                     losses += 1
                     self._lose(number, worker, str(error), losses)
@@ -203,6 +210,16 @@ class RolloutPool:
                 self._changed.notify_all()
             elif losses > 1:
                 self._changed.wait_for(lambda: self._count == 0, PAUSE_SECONDS * (losses - 1))
+
+    def _miss(self, number: int, why: str) -> None:
+        """A worker found no place: the run goes on as long as it has others."""
+        with self._changed:
+            missing = self._workers.pop(number, None)
+            if not self._workers and self._count:
+                raise RunFailed(f"no rollout worker could be started: worker {number} {why}")
+            self._notes.append(f"rollout worker {number} {why}; the others go on, and it is tried again")
+        if missing is not None:
+            missing.close()
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

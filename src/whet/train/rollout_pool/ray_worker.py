@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.train.rollout_pool.orders import Order, WorkerSetup
-from whet.train.rollout_pool.pool import WorkerLost
+from whet.train.rollout_pool.pool import NoPlace, WorkerLost
 
 if TYPE_CHECKING:
     from whet.train.rollout_pool.sampler import Sampler
 
-LOAD_SECONDS = 600.0  # the least that an actor is given to find a node and read a model there
+PLACE_SECONDS = 300.0  # to find a node with room
+LOAD_SECONDS = 600.0  # the least that an actor is given to import torch and read a model there
 ANSWER, FAILED = b"+", b"-"  # first byte of a reply
 ADDRESS = "RAY_ADDRESS"
 
@@ -33,6 +34,9 @@ class SamplerActor:
     def __init__(self, setup: str) -> None:
         self._setup = WorkerSetup(**json.loads(setup))
         self._sampler: Sampler | None = None
+
+    def placed(self) -> bytes:
+        return ANSWER
 
     def ready(self) -> bytes:
         return self._reply(lambda: b"")
@@ -78,6 +82,11 @@ class RayWorker:
             num_cpus=self._setup.threads, num_gpus=gpus, max_restarts=0, runtime_env={"env_vars": threads}
         )
         self._actor = actor.remote(json.dumps(asdict(self._setup)))
+        if not ray.wait([placed := self._actor.placed.remote()], timeout=PLACE_SECONDS)[0]:
+            raise NoPlace(
+                f"found no node with {self._setup.threads} free CPUs and {gpus} GPUs within {PLACE_SECONDS:g} s"
+            )
+        self._got(placed, PLACE_SECONDS)
         self._got(self._actor.ready.remote(), max(LOAD_SECONDS, self._limit))
 
     def sample(self, order: Order) -> bytes:

@@ -100,6 +100,20 @@ def test_kills_at_random_change_no_byte(
 
 
 @pytest.mark.slow
+def test_a_worker_that_hangs_is_killed_and_its_draw_repeated(
+    zygote: Zygote, model: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    run, ahead = tmp_path / "run", written(model, threads=1, workers=1, ticket_seconds=5)
+    trainer = zygote.start("train", write_recipe(tmp_path / "ahead.yaml", ahead), "--out", run)
+    trainer.until(lambda: steps_of(run) >= 3, "the third step")
+    (worker,) = workers_of(trainer.pid)
+    os.kill(worker, signal.SIGSTOP)
+    assert trainer.wait() == 0
+    assert f"rollout worker 0 (process {worker}) did not answer within 5 s; draw" in trainer.said()
+    same(undisturbed, run)
+
+
+@pytest.mark.slow
 def test_two_ranks_share_the_pool_of_the_first(zygote: Zygote, model: Path, tmp_path: Path) -> None:
     """However many workers; and what is outstanding is in the checkpoint of both."""
     ahead = {**written(model, threads=1), "steps": 8}

@@ -16,7 +16,9 @@ from tests.contracts.command import TASK
 from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed
+from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
+from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import asynchronous
 from whet.train.rollout_pool.weights import HandOff
 from whet.train.start import resume_run
@@ -158,11 +160,24 @@ def test_the_ratio_to_the_sampler_is_a_correction_of_its_own(
 ) -> None:
     """Without a correction the old log-probs are the sampler's, so a stale ratio is not one before the first update."""
     in_threads(monkeypatch)
-    changes = {"algorithm": {"preset": "grpo"}, "update": {"epochs": 1}, "optimizer": {"lr": 3e-3}}
-    run = RunDirectory.open(train(recipe(model, {"staleness": 2}, **changes), tmp_path / "run"), is_writer=False)
-    kl = [row["approx_kl"] for row in run.metrics() if row["step"] > 0]
-    assert kl[0] < 1e-9  # one update, and no staleness yet
-    assert statistics.fmean(kl[2:]) > 1e-4
+    algorithm = {"preset": "grpo", "clip": {"low": 0.02, "high": 0.02}}
+    changes = {"algorithm": algorithm, "update": {"epochs": 1}, "optimizer": {"lr": 3e-3}}
+    written = recipe(model, {"staleness": 2}, **changes)
+    run = RunDirectory.open(train(written, tmp_path / "run"), is_writer=False)
+    rows = [row for row in run.metrics() if row["step"] > 0]
+    assert rows[0]["approx_kl"] < 1e-9  # one update, and no staleness yet
+    assert rows[0]["clip_fraction"] == 0
+    assert statistics.fmean(row["approx_kl"] for row in rows[2:]) > 1e-4
+    assert statistics.fmean(row["clip_fraction"] for row in rows[2:]) > 0.01
+    idle = [unused(written, **changed) for changed in ({}, {"asynchronous": {"staleness": 0}})]
+    assert idle == [{"update.mismatch_limit"}, {"algorithm.clip.low", "algorithm.clip.high"}]
+
+
+def unused(written: dict[str, Any], **changed: Any) -> set[str]:
+    """The keys of a recipe that have no effect."""
+    whole = {**written, "update": {"epochs": 1, "mismatch_limit": 0.2}, **changed}
+    named = Recipe(name="ahead", config=validate(whole, where="test"), written=whole)
+    return {key for key in keys_without_effect(named) if key.startswith(("update", "algorithm.clip"))}
 
 
 @pytest.mark.parametrize("planted", ["stale", "damaged"])
@@ -209,6 +224,15 @@ def test_workers_join_and_leave_while_a_run_goes_on(
     assert told[1].endswith("/hand_off/workers is 'none', not a number of workers: ignored")
     assert told[2] == "rollout workers: 1 instead of 3"
     same(stale, path)
+
+
+def test_a_disk_without_room_for_the_weights_is_told_before_they_are_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_threads(monkeypatch)
+    monkeypatch.setattr(asynchronous, "size_of", lambda tensors: 2**60)
+    with pytest.raises(RunFailed, match=r"needs 5\.76e\+06 TB in .*hand_off, which has .* free: .*weights_directory"):
+        train(recipe(model, {"staleness": 2}, **AHEAD), tmp_path / "run")
 
 
 def test_weights_may_be_handed_over_elsewhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

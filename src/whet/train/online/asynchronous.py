@@ -29,7 +29,9 @@ from whet.train.rollout_pool.schedule import Ticket, Tickets
 from whet.train.rollout_pool.weights import HandOff, hand_off, remove_others
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
+from whet.train.session.disk_space import size
 from whet.train.setup.build import keeps_bf16
+from whet.train.setup.offloading import size_of
 
 TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
 WANTED = "workers"  # a file in which a user writes how many workers there shall be
@@ -192,10 +194,25 @@ class SampledAhead(Checkpointed):
                 (self._directory / START).mkdir(parents=True)
             except OSError as error:
                 raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
+            self._require_space()
             self._of.parts.save_model(self._directory / START)
             make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
             self._pool = RolloutPool(make, self._workers)
         return self._pool
+
+    def _require_space(self) -> None:
+        """The weights to start with, those of the newest step, one file that is written, and those of open tickets."""
+        versions = self._settings.staleness + 3
+        needed, free = versions * size_of(self._of.parts.saved), shutil.disk_usage(self._directory).free
+        if needed > free:
+            raise RunFailed(
+                f"handing weights to rollout workers needs {size(needed)} in {self._directory}, which has {size(free)} "
+                "free: free some, name another place (asynchronous.weights_directory), or lower asynchronous.staleness"
+            )
+        many = "1 worker" if self._workers == 1 else f"{self._workers} workers"
+        self._progress.note(
+            f"rollouts: sampled ahead by {many} ({self._settings.pool}), at most {size(needed)} on disk"
+        )
 
     def _setup(self) -> WorkerSetup:
         config, device = self._of.config, self._of.world.device

@@ -31,7 +31,7 @@ USERS: dict[str, Callable[[], object]] = {  # package, and in brackets which use
     "mlflow": lambda: MLflow(NOWHERE, {}),
     "trackio": lambda: Trackio(NOWHERE, {}),
     "vllm": _import_vllm,
-    "ray": join_cluster,
+    "ray": lambda: join_cluster(1),
 }
 
 

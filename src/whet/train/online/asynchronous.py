@@ -257,7 +257,7 @@ def worker_maker(
     if settings.pool == "ray":
         from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
 
-        leave = join_cluster()
+        leave = join_cluster(max(os.cpu_count() or 1, settings.workers * setup.threads))
         return lambda number: RayWorker(number, setup, limit_seconds=settings.ticket_seconds), leave
     from whet.train.rollout_pool.local_worker import LocalWorker
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from whet.train.rollout_pool.sampler import Sampler
 
 PLACE_SECONDS = 300.0  # to find a node with room
+LOOK_SECONDS = 1.0  # how often a worker that waits for a place looks whether it is still wanted
 LOAD_SECONDS = 600.0  # the least that an actor is given to import torch and read a model there
 ANSWER, FAILED = b"+", b"-"  # first byte of a reply
 ADDRESS = "RAY_ADDRESS"
@@ -64,6 +66,7 @@ class RayWorker:
     def __init__(self, number: int, setup: WorkerSetup, *, limit_seconds: float) -> None:
         self._number, self._setup, self._limit = number, setup, limit_seconds
         self._actor: Any = None
+        self._is_ended = False
 
     @property
     def name(self) -> str:
@@ -82,10 +85,13 @@ class RayWorker:
             num_cpus=self._setup.threads, num_gpus=gpus, max_restarts=0, runtime_env={"env_vars": threads}
         )
         self._actor = actor.remote(json.dumps(asdict(self._setup)))
-        if not ray.wait([placed := self._actor.placed.remote()], timeout=PLACE_SECONDS)[0]:
-            raise NoPlace(
-                f"found no node with {self._setup.threads} free CPUs and {gpus} GPUs within {PLACE_SECONDS:g} s"
-            )
+        placed, deadline = self._actor.placed.remote(), time.monotonic() + PLACE_SECONDS
+        while not ray.wait([placed], timeout=LOOK_SECONDS)[0]:
+            if self._is_ended:
+                raise WorkerLost("was ended before it had a place")
+            if time.monotonic() > deadline:
+                free = f"{self._setup.threads} free CPUs and {gpus} GPUs"
+                raise NoPlace(f"found no node with {free} within {PLACE_SECONDS:g} s")
         self._got(placed, PLACE_SECONDS)
         self._got(self._actor.ready.remote(), max(LOAD_SECONDS, self._limit))
 
@@ -95,6 +101,7 @@ class RayWorker:
     def end(self) -> None:
         import ray
 
+        self._is_ended = True
         if self._actor is not None and ray.is_initialized():
             ray.kill(self._actor)
 
@@ -115,22 +122,23 @@ class RayWorker:
         return reply[1:]
 
 
-def join_cluster() -> Callable[[], None]:
-    """Connects to the cluster of RAY_ADDRESS, or starts one on this machine; returns what leaves it."""
+def join_cluster(cpus: int) -> Callable[[], None]:
+    """Connects to the cluster of RAY_ADDRESS, or starts one of `cpus` CPUs on this machine; returns what leaves it."""
     ray = optional_package("ray", "asynchronous.pool=ray")
     if ray.is_initialized():  # by the program that calls whet
         return lambda: None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    path = os.environ.get("PYTHONPATH", "")
+    path, address = os.environ.get("PYTHONPATH", ""), os.environ.get(ADDRESS) or None
     try:
         ray.init(
-            address=os.environ.get(ADDRESS) or None,
+            address=address,
+            num_cpus=None if address else cpus,
             include_dashboard=False,
             log_to_driver=False,
             runtime_env={"env_vars": {"PYTHONPATH": path}} if path else None,
         )
     except (ConnectionError, ray.exceptions.RayError) as error:
-        raise RunFailed(f"no Ray cluster at {os.environ.get(ADDRESS, 'this machine')} ({error})") from error
+        raise RunFailed(f"no Ray cluster at {address or 'this machine'} ({error})") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # Ray has one of its own for SIGTERM

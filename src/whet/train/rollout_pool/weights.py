@@ -49,11 +49,11 @@ class HandOff:
 def hand_off(policy: CausalLM, version: int, directory: Path) -> HandOff:
     """Writes what training changes: all weights, or the adapters alone."""
     assert isinstance(policy, nn.Module)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in trained_tensors(policy).items()}
+    trained = {name: tensor.detach() for name, tensor in trained_tensors(policy).items()}
     header = json.dumps(
         {
             "version": version,
-            "checksums": {name: checksum(tensor) for name, tensor in tensors.items()},
+            "checksums": {name: checksum(tensor) for name, tensor in trained.items()},
             "canary": canary_logprobs(policy).tolist(),
         },
         sort_keys=True,
@@ -61,6 +61,7 @@ def hand_off(policy: CausalLM, version: int, directory: Path) -> HandOff:
     target = directory / f"weights-{version:06d}.safetensors"
     unfinished = target.with_name(f".tmp-{target.name}")
     try:
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in trained.items()}
         save_file(tensors, unfinished, metadata={HEADER: header})
         os.replace(unfinished, target)
     except (SafetensorError, OSError) as error:

@@ -106,6 +106,8 @@ class SampledAhead(Checkpointed):
         outstanding = self._tickets.outstanding
         self._noted = [ticket.draw for ticket in outstanding]
         self._drawn = {draw: self._drawn[draw] for draw in self._noted}
+        if self._pool is not None:
+            self._pool.forget_but(self._noted)
         return {
             "draws": [
                 {**asdict(ticket), "examples": [pack_example(one) for one in self._drawn[ticket.draw].examples]}

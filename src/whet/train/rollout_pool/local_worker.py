@@ -26,6 +26,7 @@ class LocalWorker:
         self._number, self._setup, self._answers, self._limit = number, setup, answers, limit_seconds
         self._child: Child | None = None
         self._printed = bytearray()
+        self._is_ended = False
 
     @property
     def name(self) -> str:
@@ -38,6 +39,8 @@ class LocalWorker:
     def start(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._setup.threads)}
         self._child = Child(COMMAND, environment, printed=self._print)
+        if self._is_ended:  # meanwhile
+            self._child.end()
         message = {**asdict(self._setup), "answers": str(self._answers)}
         if "ready" not in self._asked(message, max(LOAD_SECONDS, self._limit)):
             raise WorkerLost("gave an answer that is none")
@@ -53,6 +56,7 @@ class LocalWorker:
         return answer
 
     def end(self) -> None:
+        self._is_ended = True
         if self._child is not None:
             self._child.end()
 

@@ -6,7 +6,7 @@ of a draw are named by its number, so the answer is the same. How many workers t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol
 
@@ -101,13 +101,18 @@ class RolloutPool:
             self._changed.notify_all()
 
     def answer(self, draw: int) -> bytes:
-        """Waits for the answer of a draw, which is then forgotten; raises what ended a worker for good."""
+        """Waits for the answer of a draw; raises what ended a worker for good."""
         with self._changed:
             while draw not in self._answers:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait(NOTICE_SECONDS)
-            return self._answers.pop(draw)
+            return self._answers[draw]
+
+    def forget_but(self, draws: Collection[int]) -> None:
+        """Drops the answers of other draws. Not by `answer`: a signal may abandon a step that has just got one."""
+        with self._changed:
+            self._answers = {draw: answer for draw, answer in self._answers.items() if draw in draws}
 
     def notes(self) -> list[str]:
         """What happened to workers since the last call."""

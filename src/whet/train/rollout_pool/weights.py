@@ -32,9 +32,11 @@ from whet.models.adapters.lora import trained_tensors
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import token_logprobs
 from whet.models.protocol import CausalLM
+from whet.records import Prompt
 
 HEADER = "hand_off"  # key of the file's metadata
 NAME = re.compile(r"weights-(\d{6,})\.safetensors")
+CANARY_CONTEXT = 40  # tokens with the completion: enough for every layer, and soon done on a CPU
 EXACT = 1e-5  # nats: two CPUs of one kind compute the same, two kinds nearly
 
 
@@ -112,7 +114,7 @@ def canary_logprobs(policy: CausalLM) -> Tensor:
     """(N,) on the CPU: log-probs of every token but the first of the canary sequences."""
     assert isinstance(policy, nn.Module)
     device = next(policy.parameters()).device
-    tokens = [prompt.tokens for prompt in canary_prompts(policy.vocab_size, policy.context)]
+    tokens = [prompt.tokens for prompt in _canaries(policy)]
     s = collate(tokens, [(False,) + (True,) * (len(some) - 1) for some in tokens], device)
     with autocast(device):
         logprobs, _ = token_logprobs(policy, s.tokens, s.lengths, s.mask, CANARY_SAMPLING)
@@ -124,7 +126,7 @@ def require_canary(policy: CausalLM, engine: Engine, expected: Tensor) -> None:
     assert isinstance(policy, nn.Module)
     is_cpu = next(policy.parameters()).device.type == "cpu"
     allowed = EXACT if is_cpu else TOLERANCE[torch.bfloat16]
-    canaries = canary_prompts(policy.vocab_size, policy.context)
+    canaries = _canaries(policy)
     answers = engine.generate(canaries, CANARY_SAMPLING)
     for where, apart in (
         ("model", (canary_logprobs(policy) - expected).abs().mean()),
@@ -135,6 +137,10 @@ def require_canary(policy: CausalLM, engine: Engine, expected: Tensor) -> None:
                 f"the rollout worker does not sample from the trainer's policy: under its {where} the log-probs of a "
                 f"canary differ by {float(apart):.3g} nats a token (at most {allowed:g})"
             )
+
+
+def _canaries(policy: CausalLM) -> list[Prompt]:
+    return canary_prompts(policy.vocab_size, min(policy.context, CANARY_CONTEXT))
 
 
 def _seal(header: str) -> str:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.contracts.command import TASK
 from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable
 from whet.cli.progress import SilentProgress
-from whet.errors import RunFailed
+from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.unused_keys import keys_without_effect
@@ -107,6 +107,13 @@ def test_a_run_goes_on_from_every_checkpoint(
             shutil.rmtree(path)
     resume_run(copy, ["asynchronous.workers=2"], lambda *_: SilentProgress())
     same(stale, copy)
+
+
+def test_a_synchronous_run_is_not_resumed_with_workers(model: Path, tmp_path: Path) -> None:
+    """The section would bring its staleness."""
+    now = train({**recipe(model), "steps": 1}, tmp_path / "now")
+    with pytest.raises(UserError, match=r"asynchronous.workers=2: a resumed run keeps its config except .*delete_old;"):
+        resume_run(now, ["asynchronous.workers=2"], lambda *_: SilentProgress())
 
 
 def test_a_checkpoint_holds_what_is_outstanding(stale: Path) -> None:

@@ -250,5 +250,8 @@ def test_weights_may_be_handed_over_elsewhere(model: Path, tmp_path: Path, monke
     (shared / "of another run").write_text("")
     ahead = {"staleness": 1, "weights_directory": str(shared)}
     train({**recipe(model, ahead, **AHEAD), "steps": 2, "task": TASK}, tmp_path / "one")
-    assert seen == {str(shared / "whet-one" / f"weights-00000{version}.safetensors") for version in (0, 1)}
+    (place,) = {str(Path(weights).parent) for weights in seen}
+    assert place.startswith(str(shared / "whet-one-"))
+    assert seen == {f"{place}/weights-00000{version}.safetensors" for version in (0, 1)}
+    assert asynchronous.shared_name(Path("a/seed-0")) != asynchronous.shared_name(Path("b/seed-0"))
     assert [path.name for path in shared.iterdir()] == ["of another run"]

@@ -1,6 +1,8 @@
 """Tickets: a simulation with random speeds, deaths, joins and dynamic sampling, and the table of a run by hand."""
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from itertools import count
 
@@ -161,6 +163,11 @@ def test_a_planted_mistake_is_caught(planted):
         except AssertionError:
             caught += 1
     assert caught == 50
+
+
+def test_tickets_and_pool_need_no_torch():
+    code = "import sys, whet.train.rollout_pool.pool; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_ticket_of_a_lost_worker_goes_to_the_next_that_is_free():

@@ -21,6 +21,7 @@ from whet.config.parts import AsynchronousConfig
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling
 from whet.rollout import Scoring, draw, tokenize_prompts
+from whet.streams import name_number
 from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
@@ -56,7 +57,7 @@ class SampledAhead(Checkpointed):
         assert source.config.asynchronous is not None
         self._of, self._settings, self._progress = source, source.config.asynchronous, progress
         place = self._settings.weights_directory
-        self._directory = Path(place) / f"whet-{directory.parent.name}" if place else directory
+        self._directory = Path(place) / shared_name(directory.parent) if place else directory
         self._tickets = Tickets(self._settings.staleness)
         self._drawn: dict[int, Drawn] = {}  # draw → outstanding, or consumed since the last `numbers`
         self._noted: list[int] = []  # draws of the last `numbers`, whose answers `tensors` are
@@ -250,6 +251,11 @@ class SampledAhead(Checkpointed):
     def _tell(self) -> None:
         for note in self._pool.notes() if self._pool is not None else ():
             self._progress.note(note)
+
+
+def shared_name(run: Path) -> str:
+    """The name of a run's directory among those of others, which may be called the same in other folders."""
+    return f"whet-{run.name}-{name_number(str(run.resolve())):016x}"
 
 
 def worker_maker(

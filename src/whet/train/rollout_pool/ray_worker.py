@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PLACE_SECONDS = 300.0  # to find a node with room
 LOOK_SECONDS = 1.0  # how often a worker that waits for a place looks whether it is still wanted
 LOAD_SECONDS = 600.0  # the least that an actor is given to import torch and read a model there
+SHOWN = 300  # characters of Ray's message
 ANSWER, FAILED = b"+", b"-"  # first byte of a reply
 ADDRESS = "RAY_ADDRESS"
 
@@ -116,7 +117,7 @@ class RayWorker:
         except ray.exceptions.GetTimeoutError:
             raise WorkerLost(f"did not answer within {seconds:g} s") from None
         except ray.exceptions.RayError as error:  # killed, crashed, out of memory, its node gone
-            raise WorkerLost(f"was lost ({' '.join(str(error).split())})") from None
+            raise WorkerLost(f"was lost ({' '.join(str(error).split())[:SHOWN]})") from None
         if reply[:1] == FAILED:
             raise RunFailed(f"rollout worker {self._number}: {reply[1:].decode()}")
         return reply[1:]
@@ -131,7 +132,7 @@ def join_cluster(cpus: int) -> Callable[[], None]:
     path, address = os.environ.get("PYTHONPATH", ""), os.environ.get(ADDRESS) or None
     try:
         ray.init(
-            address=address,
+            address=address or "local",  # without it Ray would join any cluster that was started here
             num_cpus=None if address else cpus,
             include_dashboard=False,
             log_to_driver=False,

@@ -56,6 +56,9 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: {preset: grpo, kl: {coefficient: 0.1, reference: random}}\nmodel: smollm2-135m-instruct",
     "algorithm: {preset: grpo, importance_correction: token_mask, token_mask: {low: 2, high: 1}}",
     "algorithm: ppo\ncritic: {warmup_steps: 100}\nsteps: 100",
+    "algorithm: rloo\nasynchronous: {staleness: 1}",
+    "algorithm: ppo\ncritic: {model: shared}\nasynchronous: {staleness: 1}",
+    "algorithm: dapo\nrollout: {adaptive_temperature: {low: 0.6, high: 1.2}}\nasynchronous: {staleness: 1}",
 )
 
 

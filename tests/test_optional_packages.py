@@ -17,6 +17,7 @@ from whet.models.download.gguf_import import convert_gguf
 from whet.models.text.tiktoken_bpe import tiktoken_tokenizer
 from whet.runs.trackers import MLflow, Trackio, WeightsAndBiases
 from whet.train.optimizers.optimizer import make_optimizer
+from whet.train.rollout_pool.ray_worker import join_cluster
 
 NOWHERE = Path("nowhere")
 USERS: dict[str, Callable[[], object]] = {  # package, and in brackets which use of it if there are several
@@ -30,6 +31,7 @@ USERS: dict[str, Callable[[], object]] = {  # package, and in brackets which use
     "mlflow": lambda: MLflow(NOWHERE, {}),
     "trackio": lambda: Trackio(NOWHERE, {}),
     "vllm": _import_vllm,
+    "ray": lambda: join_cluster(1),
 }
 
 

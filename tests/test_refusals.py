@@ -259,6 +259,36 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "low 2 is above high 1",
         {"rollout": {"adaptive_temperature": {"low": 1.0, "high": 1.0}}},
     ),
+    "stale rollouts without a ratio": (
+        {"algorithm": "rloo", "asynchronous": {"staleness": 2}},
+        "asynchronous.staleness is 2, so rollouts are of older weights, and surrogate 'reinforce' has no ratio that "
+        "corrects for it: set algorithm.importance_correction, e.g. to token_truncate, or asynchronous.staleness to 0",
+        {"algorithm": {"preset": "rloo", "importance_correction": "token_truncate"}},
+    ),
+    "stale rollouts and a ratio to the policy of the step": (
+        {"algorithm": "ppo", "critic": {"model": "shared"}, "asynchronous": {"staleness": 1}},
+        "asynchronous.staleness is 1, so rollouts are of older weights, and the ratio of this recipe begins at the "
+        "policy of the step, because the trainer reads the old log-probs anew (shared critic, or "
+        "algorithm.entropy.floor): set algorithm.importance_correction, e.g. to token_truncate, or "
+        "asynchronous.staleness to 0",
+        {"critic": {"model": "separate"}},
+    ),
+    "a temperature that follows what is not known yet": (
+        {
+            "algorithm": "grpo",
+            "rollout": {"adaptive_temperature": {"low": 0.5, "high": 1.0}},
+            "asynchronous": {"staleness": 1},
+        },
+        "asynchronous.staleness is 1 and rollout.adaptive_temperature follows the rewards of the step before, which "
+        "rollouts that are sampled ahead cannot know: leave one of the two out",
+        {"asynchronous": {"staleness": 0}},
+    ),
+    "workers with another engine": (
+        {"algorithm": "grpo", "engine": {"name": "vllm"}, "asynchronous": {"workers": 2}},
+        "asynchronous and engine.name vllm: rollout workers sample with whet's own engine; use engine.name=native, or "
+        "leave asynchronous out",
+        {"engine": {"name": "native"}},
+    ),
     "a discount above one": (
         {"algorithm": {"preset": "ppo", "gae": {"gamma": 1.5}}},
         "algorithm.gae.gamma must be less than or equal to 1, not 1.5",

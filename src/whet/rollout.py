@@ -62,9 +62,12 @@ class Scoring:
     make a share does not depend on time, so the scores do not either.
     """
 
-    def __init__(self, grader: Grader, examples: Sequence[Example], *, version: int, steps: int) -> None:
-        """`version`: that of the weights, which is the number of finished steps; `steps`: of the run."""
+    def __init__(
+        self, grader: Grader, examples: Sequence[Example], *, version: int, steps: int, finished: int | None = None
+    ) -> None:
+        """`version`: of the weights that sampled; `steps`: of the run; `finished`: of them, `version` if None."""
         self._grader, self._examples, self._version, self._steps = grader, examples, version, steps
+        self._finished = version if finished is None else finished
         self._shares = grader.shares(len(examples))
         self._sampled: dict[int, list[Completion]] = {}
         self._waiting: dict[int, Awaited] = {}  # share → its scores
@@ -83,7 +86,7 @@ class Scoring:
             rows = [(self._examples[prompt], one) for prompt in share for one in self._sampled[prompt]]
             examples, done = [example for example, _ in rows], [one for _, one in rows]
             texts = [one.text for one in done]
-            facts = sampled(done, step=self._version, steps=self._steps)
+            facts = sampled(done, step=self._finished, steps=self._steps)
             self._waiting[number] = self._grader.submit(examples, texts, facts)
 
     def groups(self, samples: Sequence[tuple[Prompt, list[Completion]]]) -> list[Group]:

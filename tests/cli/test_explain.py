@@ -379,6 +379,9 @@ def test_the_page_for_people_has_the_same_numbers(whet: Whet, write: Any) -> Non
         "reward.time_limit_seconds",
     ):
         assert line in shown
+    stale = whet("explain", write(ONLINE), "asynchronous.staleness=2").out
+    assert "off-policy: rollouts are up to 12 updates old at the first update, 17 at the last" in stale
+    assert "π_old is the policy that sampled, up to 2 steps before" in stale
     alone = whet("explain", write(ONLINE), "update.epochs=1", "update.minibatches=1").out
     assert "1 optimizer step on all of them" in alone
     assert "on-policy" in alone

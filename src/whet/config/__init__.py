@@ -23,6 +23,7 @@ from whet.config.eval_config import (
 from whet.config.model_config import ModelConfig, NewModel
 from whet.config.objective import objective_row, refuse_objective
 from whet.config.parts import (
+    AsynchronousConfig,
     BestConfig,
     ColdStartConfig,
     CriticConfig,
@@ -41,6 +42,7 @@ from whet.config.parts import (
 from whet.config.prompt_choice import CurriculumConfig
 from whet.config.refusals import (
     refuse,
+    refuse_asynchronous,
     refuse_averages,
     refuse_rounded_weights,
     refuse_unevaluable,
@@ -54,6 +56,7 @@ __all__ = [
     "CORPUS",
     "AlgorithmBase",
     "AlgorithmConfig",
+    "AsynchronousConfig",
     "DataConfig",
     "EarlyStoppingConfig",
     "EngineConfig",
@@ -149,7 +152,7 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum", "asynchronous")
     loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
     steps: Positive = 0  # 0, if it is not set: given by `epochs`
     epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
@@ -160,6 +163,7 @@ class OnlineConfig(TrainConfig):
     cold_start: ColdStartConfig = ColdStartConfig()
     curriculum: CurriculumConfig | None = None
     offload: OffloadConfig = OffloadConfig()
+    asynchronous: AsynchronousConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -182,6 +186,11 @@ class OnlineConfig(TrainConfig):
                     "e.g. {name: data, path: …, match: number}"
                 )
         return self
+
+    @property
+    def staleness(self) -> int:
+        """The most steps by which the weights that sampled are older than those that learn."""
+        return 0 if self.asynchronous is None else self.asynchronous.staleness
 
     @property
     def eval_sampling(self) -> Sampling:
@@ -207,6 +216,7 @@ class OnlineConfig(TrainConfig):
         refuse(self.algorithm, self.rollout, self.update, self.reward)
         refuse_averages(self.model, self.optimizer, self.algorithm)
         refuse_engine(self.engine, self.rollout)
+        refuse_asynchronous(self.asynchronous, self.algorithm, self.rollout, self.critic, self.engine)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"

@@ -359,3 +359,15 @@ class OffloadConfig(Section):
     @classmethod
     def _plain(cls, value: Any) -> Any:
         return dict.fromkeys(cls.model_fields, value) if isinstance(value, str) else value
+
+
+class AsynchronousConfig(Section):
+    """Workers sample the rollouts of later steps while the trainer updates. Timing never changes a result."""
+
+    shorthand: ClassVar[str] = "staleness"
+    staleness: Count = 1  # at most so many steps older are the weights that sampled; 0: the synchronous run
+    workers: Positive = 1  # number of workers, each with a copy of the policy; it changes no result
+    pool: Literal["processes", "ray"] = "processes"  # of this machine, or actors of a Ray cluster
+    ticket_seconds: Above = 1800.0  # for a draw of prompts; a worker that takes longer is killed and started again
+    threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has
+    weights_directory: Folder = ""  # where weights are handed over; all nodes must see it; empty: in the run directory

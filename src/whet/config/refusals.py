@@ -5,12 +5,20 @@ from typing import Any
 
 from whet.algorithms.advantages import drop_zero_variance, max_likelihood, standardize, unscaled
 from whet.algorithms.cells import Cell, is_per_sequence, is_per_token, name, plain, terms
-from whet.algorithms.policy_loss import budget_mean, token_mean
+from whet.algorithms.policy_loss import budget_mean, token_mean, uncorrected
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.config.algorithm import AlgorithmBase
 from whet.config.data_config import DataConfig
 from whet.config.model_config import ModelConfig
-from whet.config.parts import OptimizerConfig, RolloutConfig, TaskConfig, UpdateConfig
+from whet.config.parts import (
+    AsynchronousConfig,
+    CriticConfig,
+    EngineConfig,
+    OptimizerConfig,
+    RolloutConfig,
+    TaskConfig,
+    UpdateConfig,
+)
 from whet.config.reward import RewardConfig
 
 
@@ -52,6 +60,33 @@ def refuse_rounded_weights(model: ModelConfig, optimizer: OptimizerConfig) -> No
             f"optimizer.master_weights is {optimizer.master_weights} and model.lora freezes the model, in bf16 on a "
             "GPU, and trains small adapters in fp32: leave out one of the two"
         )
+
+
+def refuse_asynchronous(
+    asynchronous: AsynchronousConfig | None,
+    algorithm: AlgorithmBase,
+    rollout: RolloutConfig,
+    critic: CriticConfig,
+    engine: EngineConfig,
+) -> None:
+    """Raises a ValueError for the first combination that is refused."""
+    if asynchronous is None:
+        return
+    if engine.name != "native":
+        raise ValueError(
+            f"asynchronous and engine.name {engine.name}: rollout workers sample with whet's own engine; use "
+            "engine.name=native, or leave asynchronous out"
+        )
+    if asynchronous.staleness:
+        for reason in _stale(asynchronous.staleness, algorithm, rollout, critic):
+            raise ValueError(reason)
+
+
+def reads_old(algorithm: AlgorithmBase, critic: CriticConfig) -> bool:
+    """Whether the trainer must read the old log-probs, whoever sampled: what it needs comes with them."""
+    entropy = algorithm.entropy
+    shared_critic = "values" in terms(algorithm.cell("advantage")) and critic.model == "shared"
+    return shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0)
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:
@@ -212,4 +247,27 @@ def _dropped_tokens(cells: dict[str, Cell], reward: RewardConfig) -> Iterator[st
         yield (
             f"dynamic sampling drops groups whose summed rewards are equal, and advantage "
             f"{name(cells['advantage'])!r} learns from their tokens: use algorithm.dynamic_sampling=keep_all"
+        )
+
+
+def _stale(staleness: int, algorithm: AlgorithmBase, rollout: RolloutConfig, critic: CriticConfig) -> Iterator[str]:
+    if rollout.adaptive_temperature is not None:
+        yield (
+            f"asynchronous.staleness is {staleness} and rollout.adaptive_temperature follows the rewards of the step "
+            "before, which rollouts that are sampled ahead cannot know: leave one of the two out"
+        )
+    if plain(algorithm.cell("importance_correction")) is not uncorrected:
+        return
+    remedy = "set algorithm.importance_correction, e.g. to token_truncate, or asynchronous.staleness to 0"
+    surrogate = algorithm.cell("surrogate")
+    if "logprobs_old" not in terms(surrogate):
+        yield (
+            f"asynchronous.staleness is {staleness}, so rollouts are of older weights, and surrogate "
+            f"{name(plain(surrogate))!r} has no ratio that corrects for it: {remedy}"
+        )
+    if reads_old(algorithm, critic):
+        yield (
+            f"asynchronous.staleness is {staleness}, so rollouts are of older weights, and the ratio of this recipe "
+            "begins at the policy of the step, because the trainer reads the old log-probs anew (shared critic, or "
+            f"algorithm.entropy.floor): {remedy}"
         )

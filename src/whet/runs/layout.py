@@ -29,6 +29,7 @@ CURVES = "training_curves.png"
 REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 FAILURES = "failures"
+HAND_OFF = "hand_off"  # weights and answers of rollout workers, while the run trains
 OUTPUT = "user_output.log"  # what reward functions and tasks printed
 TENSORBOARD = "tensorboard"
 WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"
@@ -40,6 +41,11 @@ STAMP = "%Y%m%d-%H%M%S"  # the time that the name of a run begins with
 def rows_path(run: Path, key: str = "rows") -> Path:
     """The rows that a run made, or was given from Python under a key of its recipe."""
     return run / f"{key}.jsonl"
+
+
+def hand_off_path(run: Path) -> Path:
+    """Where weights are handed to rollout workers; it does not outlive the process."""
+    return run / HAND_OFF
 
 
 def by_step(directory: Path, ending: str = "") -> dict[int, Path]:

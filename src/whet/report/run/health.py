@@ -186,6 +186,12 @@ def agreement(metrics: Rows) -> HealthFinding | None:
     if not len(curve):
         return None
     worst = max(curve.values)
+    lag = max(series(metrics, "staleness/max").values, default=0)
+    if lag:  # the workers have proved their weights; what is left is the training in between
+        steps = "1 step" if lag == 1 else f"{lag:g} steps"
+        return HealthFinding(
+            "ok", f"rollouts are up to {steps} stale, and the policy has moved by at most {number(worst)} nats since"
+        )
     level = _level(worst, MISMATCH)
     verdict = {
         "ok": "fine",

@@ -66,7 +66,7 @@ def unpack_setup(data: Mapping[str, Any]) -> WorkerSetup:
 
 def pack_batch(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> dict[str, Any]:
     facts = None if sampled is None else asdict(replace(sampled, logprobs=()))
-    return {"examples": [_pack_example(example) for example in examples], "texts": list(texts), "sampled": facts}
+    return {"examples": [pack_example(example) for example in examples], "texts": list(texts), "sampled": facts}
 
 
 def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str], Sampled | None]:
@@ -74,7 +74,7 @@ def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str], Sam
     if facts is not None:
         tokens, finish = tuple(map(tuple, facts["tokens"])), tuple(facts["finish"])
         facts = Sampled(**{**facts, "tokens": tokens, "finish": finish, "logprobs": ()})
-    return [_unpack_example(example) for example in data["examples"]], data["texts"], facts
+    return [unpack_example(example) for example in data["examples"]], data["texts"], facts
 
 
 def pack_score(score: Score) -> dict[str, Any]:
@@ -129,7 +129,8 @@ def _is_row(value: object, rows: int) -> bool:
     return value is None or (type(value) is int and 0 <= value < rows)
 
 
-def _pack_example(example: Example) -> dict[str, Any]:
+def pack_example(example: Example) -> dict[str, Any]:
+    """As JSON."""
     return {
         "id": example.id,
         "prompt": example.plain_prompt,
@@ -139,7 +140,7 @@ def _pack_example(example: Example) -> dict[str, Any]:
     }
 
 
-def _unpack_example(data: Mapping[str, Any]) -> Example:
+def unpack_example(data: Mapping[str, Any]) -> Example:
     prompt = data["prompt"]
     messages = prompt if isinstance(prompt, str) else tuple(Message(**message) for message in prompt)
     return Example(id=data["id"], prompt=messages, answer=data["answer"], columns=data["columns"], twin=data["twin"])

@@ -46,7 +46,7 @@ class Step:
     updates: int = 1  # optimizer steps: epochs × minibatches
     target_kl: float | None = None  # nats per token, above which updates stop
     sequences_per_update: tuple[int, int]  # fewest and most
-    oldest: int = 0  # updates between the sampling policy and the policy before the last update
+    oldest: int = 0  # most updates between the sampling policy and the policy before the last update
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +141,7 @@ def _step(config: Training, algorithm: Algorithm | None) -> Step:
         updates=updates,
         target_kl=update.target_kl,
         sequences_per_update=(min(sizes) * rollout.group, max(sizes) * rollout.group),
-        oldest=updates - 1,
+        oldest=updates - 1 + config.staleness * updates,
     )
 
 

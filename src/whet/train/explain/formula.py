@@ -57,6 +57,9 @@ def policy_loss(config: OnlineConfig) -> Loss:
     line, line_where = _weighed(algorithm.weighting, inner, max_tokens=config.rollout.max_tokens)
     critic, critic_where = _critic(config, algorithm)
     where += [*line_where, *critic_where, *_sampling(config)]
+    if config.staleness:
+        which = "π_old" if plain(algorithm.importance_correction) is uncorrected else "π_sampler"
+        where.append(f"{which} is the policy that sampled, up to {config.staleness} steps before")
     if config.rollout.mask_truncated:
         where.append("sums and counts without the rollouts that max_tokens truncated; A with them")
     cells = {**describe(algorithm), "paper": _paper(config.algorithm, algorithm)}

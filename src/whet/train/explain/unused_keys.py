@@ -5,7 +5,7 @@ from typing import Any
 
 from whet.algorithms.advantages import keep_all
 from whet.algorithms.cells import name, options, plain, terms
-from whet.algorithms.policy_loss import clip, dual_clip, geometric_clip, stopped_ratio
+from whet.algorithms.policy_loss import clip, dual_clip, geometric_clip, stopped_ratio, uncorrected
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.config.loops import CollectConfig
@@ -70,6 +70,8 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
 
 def _online(config: OnlineConfig) -> dict[str, str]:
     of_algorithm = _unused_cells(config.algorithm) | _entropy(config.algorithm)
+    stale = "asynchronous.staleness is above 0, so sampler and trainer have other weights; workers prove theirs"
+    of_algorithm |= {"update.mismatch_limit": stale} if config.staleness else {}
     return of_algorithm | _one_update(config) | _kl(config) | _reward(config) | _machinery(config)
 
 
@@ -85,8 +87,9 @@ def _unused_cells(algorithm: AlgorithmBase) -> dict[str, str]:
 
 
 def _one_update(config: OnlineConfig) -> dict[str, str]:
-    """Settings that matter only after the first update on a batch."""
-    if config.update.epochs * config.update.minibatches > 1:
+    """Settings that matter only after the first update on a batch, or where the sampler had older weights."""
+    is_ratio_to_sampler = plain(config.algorithm.cell("importance_correction")) is uncorrected
+    if config.update.epochs * config.update.minibatches > 1 or (config.staleness and is_ratio_to_sampler):
         return {}
     inert = {}
     surrogate = config.algorithm.cell("surrogate")

@@ -51,7 +51,7 @@ def annotate(
     if learner.old == "read":
         agreement = Agreement(world.device)
         agreement.add(frozen.old, sampled, sequences.mask)
-        metrics |= agreement.metrics(world, limit=config.update.mismatch_limit)
+        metrics |= agreement.metrics(world, limit=learner.mismatch_limit)
     corrections, measured = _corrected(learner, frozen, sampled, sequences.mask)
     metrics |= measured
     ahead = values_ahead(learner, rollouts, everything, prompts)

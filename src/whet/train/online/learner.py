@@ -4,6 +4,7 @@
 coefficient, sampling temperature, running reward statistics, draws); it is saved with every checkpoint.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -55,6 +56,12 @@ class Learner:
     def kept(self) -> Mapping[str, Checkpointed | None]:
         """What checkpoints hold besides the policy and its optimizer."""
         return {"reference": self.reference, "critic": self.critic}
+
+    @property
+    def mismatch_limit(self) -> float:
+        """Where rollouts are stale, none: they are of other weights. Workers prove theirs at every hand-off instead."""
+        ahead = self.config.asynchronous
+        return math.inf if ahead is not None and ahead.staleness else self.config.update.mismatch_limit
 
     @property
     def every_optimizer(self) -> Sequence[torch.optim.Optimizer]:

@@ -4,16 +4,18 @@ task.draw      engine.generate      grader.grade     advantage         surrogate
 examples ────▶ completions     ───▶ rollouts   ───▶  batch        ───▶ loss                 ───▶ step
      ▲                                                                                            │
      └──────────────────────── engine.sync(policy, version) ◀──────────────────────────────────────┘
+
+`rollouts` is the first two of them: in turn with the updates, or ahead of them, by workers.
 """
 
 from contextlib import closing
 
 from whet.config import OnlineConfig
 from whet.distributed.world import World
-from whet.rollout import Scoring, draw, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start, task_state
+from whet.train.online.rollouts import build_rollouts
 from whet.train.online.sampling import SampledGroups, describe, rollout_rows, told, warn_of_equal_rewards
 from whet.train.online.update import update
 from whet.train.session.callbacks import Progress
@@ -32,23 +34,20 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
     failures = RewardFailures(config.reward.allowed_failures, run, world, progress)
     grader = build_grader(config, world.device, parts.task, parts.tokenizer, failures.tolerance, parts.frozen_base)
     present = build_offloading(learner, grader)
-    task, engine, rollout, greedy = parts.task, parts.engine, config.rollout, learner.algorithm.needs_greedy
-    assert engine is not None
-    kept = {"memory": controllers, **learner.kept, "failures": failures.kept, "task": task_state(task)}
+    rollouts, task = build_rollouts(parts, learner, grader, controllers, run, progress), parts.task
+    kept = {"memory": controllers, **learner.kept, "failures": failures.kept, "task": task_state(task), **rollouts.kept}
     scorers = held_out_scorers(grader, config, task, parts.evaluation, present, failures.evaluating)
-    with closing(grader), Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session:
+    with (
+        closing(grader),
+        closing(rollouts),
+        Session(config, run, world, parts, progress, kept=kept, scorers=scorers) as session,
+    ):
         for step in session.steps():
             settings = controllers.step_settings(config, tokens=session.tokens, stops=parts.tokenizer.stops)
-            groups = SampledGroups(rollout, learner.algorithm, world, failures.kept, step)
+            groups = SampledGroups(config.rollout, learner.algorithm, world, failures.kept, step)
             while groups.is_short:
                 with session.timed("rollout"):
-                    engine.sync(learner.policy, version=step - 1)
-                    name = (config.seed, controllers.next_draw())
-                    examples = draw(task, rollout.prompts, seed=name)
-                    prompts = world.shard(tokenize_prompts(examples, parts.tokenizer, stream=name))
-                    scoring = Scoring(grader, world.shard(examples), version=step - 1, steps=config.steps)
-                    samples = sample(engine, prompts, settings.sampling, rollout.group, scoring, greedy=greedy)
-
+                    scoring, samples = rollouts.next(step, settings.sampling, session.timed)
                 with session.timed("score"), present("reward"):
                     groups.add(scoring.groups(samples))
 
@@ -66,5 +65,5 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             described, tokens = describe(rows)
             warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described.get("reward/std", controllers.deviation)
-            metrics = {**described, **groups.metrics(), **metrics, **told(task, groups)}
+            metrics = {**described, **groups.metrics(), **rollouts.metrics(), **metrics, **told(task, groups)}
             session.end_step(step, metrics, tokens=tokens, groups=rows)

@@ -64,7 +64,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
         else:
             continue
         break
-    measured = {} if agreement is None else agreement.metrics(world, limit=settings.mismatch_limit)
+    measured = {} if agreement is None else agreement.metrics(world, limit=learner.mismatch_limit)
     return {**measured, **_report(learner, descents, tally, step)}
 
 
@@ -75,7 +75,7 @@ def _descend(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Des
 
     def is_near() -> bool:
         if tally.agreement is not None:
-            tally.agreement.metrics(world, limit=learner.config.update.mismatch_limit)
+            tally.agreement.metrics(world, limit=learner.mismatch_limit)
         if limit is None:
             return True
         kl, tokens = world.sum(torch.stack([tally.sums[key] - before[key] for key in before])).tolist()

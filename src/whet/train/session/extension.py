@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from whet.config import OnlineConfig
 from whet.config.loops import CollectConfig
 from whet.errors import UserError
 from whet.recipe import Config, apply_override, dump, parse_yaml, plain, validate
@@ -16,17 +17,22 @@ from whet.train.setup.epochs import with_steps
 MAY_CHANGE = (
     *("steps", "epochs", "eval.every_steps", "save.every_steps", "save.keep", "save.rollouts_every_steps"),
     *("save.optimizer", "save.delete_old"),
+    # Of a run that has them: in another one they would make rollouts stale.
+    *("asynchronous.workers", "asynchronous.pool", "asynchronous.ticket_seconds", "asynchronous.weights_directory"),
 )
+AHEAD = "asynchronous."
 CONFIG = "config.yaml"
 
 
 def extended(run: RunDirectory, saved: Config, overrides: Sequence[str]) -> Config:
     """The config of a run with these overrides; a UserError for one that a resumed run cannot take."""
     written = parse_yaml(run.config_yaml(), where=str(run.path))
+    is_ahead = isinstance(saved, OnlineConfig) and saved.asynchronous is not None
+    may_change = [key for key in MAY_CHANGE if is_ahead or not key.startswith(AHEAD)]
     for override in overrides:
         key = override.partition("=")[0]
-        if key not in MAY_CHANGE or isinstance(saved, CollectConfig):
-            kept = "" if isinstance(saved, CollectConfig) else f" except {', '.join(MAY_CHANGE)}"
+        if key not in may_change or isinstance(saved, CollectConfig):
+            kept = "" if isinstance(saved, CollectConfig) else f" except {', '.join(may_change)}"
             raise UserError(
                 f"{override}: a resumed run keeps its config{kept}; to change it, start a new run with model={run.path}"
             )

@@ -2,13 +2,15 @@
 
 from typing import Literal
 
-from whet.algorithms.cells import terms
+from whet.algorithms.cells import plain, terms
 from whet.algorithms.policy_loss import uncorrected
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS, Algorithm
 from whet.config import AlgorithmBase, OnlineConfig
+from whet.config.refusals import reads_old
 
 # Source of the old log-probs: a forward pass of the policy before the update ("read"), the sampler's where they are
-# the same numbers ("sampled"), or the forward pass of the only update ("own").
+# the same numbers or stale rollouts are corrected by the ratio to them ("sampled"), or the forward pass of the only
+# update ("own").
 Old = Literal["read", "sampled", "own"]
 
 
@@ -28,10 +30,10 @@ def old_source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) ->
 
     `is_exact`: the sampler's log-probs are the policy's (`Engine.is_exact`).
     """
-    shared_critic = algorithm.needs_values and config.critic.model == "shared"
-    entropy = config.algorithm.entropy
-    if shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0):
+    if reads_old(config.algorithm, config.critic):
         return "read"
+    if config.staleness:  # π_old is the policy at the start of the step, or, where nothing else corrects, the sampler
+        return "sampled" if plain(algorithm.importance_correction) is uncorrected else "read"
     if is_exact:
         return "sampled"
     updates = config.update.epochs * config.update.minibatches

@@ -109,10 +109,12 @@ def _rows(facts: Mapping[str, str]) -> list[str]:
 def _step(loop: str, step: Step, tokens: Tokens) -> dict[str, str]:
     if loop == "offline":
         return {"rows" if tokens.window is None else "windows": f"{step.prompts:,}", "updates": ONE_UPDATE}
+    first = step.oldest - step.updates + 1
+    at_first = f"up to {first:,} updates old at the first update" if first else "0 updates old at the first update"
     age = (
         "on-policy: the only update sees rollouts of the very policy that it changes"
         if step.oldest == 0
-        else f"off-policy: rollouts are 0 updates old at the first update, {step.oldest:,} at the last"
+        else f"off-policy: rollouts are {at_first}, {step.oldest:,} at the last"
     )
     facts = {"rollouts": f"{step.prompts:,} prompts × {step.group:,} = {step.sequences:,} sequences"}
     if step.greedy:

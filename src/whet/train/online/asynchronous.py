@@ -1,0 +1,289 @@
+"""Rollouts that workers sample while the trainer updates (`whet.train.rollout_pool`).
+
+Rank 0 has the pool and the answers; the other ranks draw the same prompts and get the completions of theirs from it.
+A checkpoint holds the outstanding draws with their completions, so it waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whet.config.parts import AsynchronousConfig
+from whet.errors import RunFailed
+from whet.records import Completion, Example, Prompt, Sampling
+from whet.rollout import Scoring, draw, tokenize_prompts
+from whet.streams import name_number
+from whet.tasks.grading.wire import pack_example, unpack_example
+from whet.train.online.rollouts import Samples, Source, Timed
+from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
+from whet.train.rollout_pool.pool import RolloutPool, Worker
+from whet.train.rollout_pool.schedule import Ticket, Tickets
+from whet.train.rollout_pool.weights import HandOff, hand_off, remove_others
+from whet.train.session.callbacks import Progress
+from whet.train.session.checkpointed import Checkpointed
+from whet.train.session.disk_space import size
+from whet.train.setup.build import keeps_bf16
+from whet.train.setup.offloading import size_of
+
+TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
+WANTED = "workers"  # a file in which a user writes how many workers there shall be
+START = "start"  # the directory of model and tokenizer that workers build theirs from
+
+
+@dataclass(slots=True)
+class Drawn:
+    """A ticket with its prompts and, when it is there, its answer."""
+
+    ticket: Ticket
+    examples: list[Example]
+    prompts: list[Prompt]
+    answer: dict[str, Tensor] | None = None
+
+
+class SampledAhead(Checkpointed):
+    """Tickets are issued at the start of a step and consumed in order, at most `staleness` steps later."""
+
+    def __init__(self, source: Source, directory: Path, progress: Progress) -> None:
+        """`directory`: of the run's own, for weights and answers, unless the recipe names another place."""
+        assert source.config.asynchronous is not None
+        self._of, self._settings, self._progress = source, source.config.asynchronous, progress
+        place = self._settings.weights_directory
+        self._directory = Path(place) / shared_name(directory.parent) if place else directory
+        self._tickets = Tickets(self._settings.staleness)
+        self._drawn: dict[int, Drawn] = {}  # draw → outstanding, or consumed since the last `numbers`
+        self._noted: list[int] = []  # draws of the last `numbers`, whose answers `tensors` are
+        self._pool: RolloutPool | None = None  # of rank 0, from the first draw on
+        self._leave: Callable[[], None] = lambda: None  # what the pool's workers live in
+        self._handed: HandOff | None = None
+        self._version = -1  # of that
+        self._workers = self._settings.workers
+        self._wanted = ""  # what a user wrote last
+        self._step = 0
+        self._lags: list[float] = []  # of the draws of this step
+
+    @property
+    def kept(self) -> Mapping[str, Checkpointed]:
+        return {"rollouts": self}
+
+    def next(self, step: int, sampling: Sampling, timed: Timed) -> tuple[Scoring, Samples]:
+        if step != self._step:
+            self._step, self._lags = step, []
+            self._resize()
+        ticket, issued = self._tickets.take(step, self._of.controllers.next_draw)
+        for new in issued:
+            self._issue(new, sampling)
+        drawn, world = self._drawn[ticket.draw], self._of.world
+        with timed("waiting"):
+            samples = self._samples(drawn)
+        self._tell()
+        self._lags.append(float(step - 1 - ticket.version))
+        examples = world.shard(drawn.examples)
+        steps = self._of.config.steps
+        return Scoring(self._of.grader, examples, version=ticket.version, steps=steps, finished=step - 1), samples
+
+    def metrics(self) -> dict[str, float]:
+        """By how many steps the weights that sampled were older than those that learned."""
+        if not self._settings.staleness:
+            return {}
+        return {"staleness/mean": statistics.fmean(self._lags), "staleness/max": max(self._lags)}
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._leave()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def numbers(self) -> dict[str, Any]:
+        """The outstanding draws. Consumed ones are forgotten: a step that begins will not be abandoned to before it."""
+        outstanding = self._tickets.outstanding
+        self._noted = [ticket.draw for ticket in outstanding]
+        self._drawn = {draw: self._drawn[draw] for draw in self._noted}
+        if self._pool is not None:
+            self._pool.forget_but(self._noted)
+        return {
+            "draws": [
+                {**asdict(ticket), "examples": [pack_example(one) for one in self._drawn[ticket.draw].examples]}
+                for ticket in outstanding
+            ]
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The completions of the draws that `numbers` named last, when they are there."""
+        answers = {draw: self._answer(self._drawn[draw]) for draw in self._noted}
+        return {f"{draw}.{name}": tensor for draw, answer in answers.items() for name, tensor in answer.items()}
+
+    def saved_sizes(self) -> tuple[int, int]:
+        rollout = self._of.config.rollout
+        return self._settings.staleness * rollout.prompts * rollout.group * rollout.max_tokens * TOKEN_BYTES, 0
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        found = [self._restored(row, tensors) for row in numbers["draws"]]
+        self._drawn = {drawn.ticket.draw: drawn for drawn in found}
+        self._tickets = Tickets(self._settings.staleness, [drawn.ticket for drawn in found])
+
+    def _restored(self, row: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Drawn:
+        ticket = Ticket(row["draw"], row["version"])
+        prefix = f"{ticket.draw}."
+        answer = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+        drawn = self._prompted(ticket, [unpack_example(one) for one in row["examples"]])
+        drawn.answer = answer
+        return drawn
+
+    def _issue(self, ticket: Ticket, sampling: Sampling) -> None:
+        """Draws the prompts of a ticket, and gives it to the workers."""
+        of = self._of
+        name = (of.config.seed, ticket.draw)
+        drawn = self._prompted(ticket, draw(of.parts.task, of.config.rollout.prompts, seed=name))
+        self._drawn[ticket.draw] = drawn
+        if not of.world.is_writer:
+            return
+        pool, weights = self._running(), self._weights(ticket.version)
+        pool.submit(
+            Order(
+                ticket=ticket,
+                weights=str(weights.file),
+                seal=weights.seal,
+                prompts=tuple(drawn.prompts),
+                sampling=sampling,
+                group=of.config.rollout.group,
+                greedy=of.learner.algorithm.needs_greedy,
+            )
+        )
+
+    def _prompted(self, ticket: Ticket, examples: list[Example]) -> Drawn:
+        stream = (self._of.config.seed, ticket.draw)
+        prompts = tokenize_prompts(examples, self._of.parts.tokenizer, stream=stream)
+        return Drawn(ticket=ticket, examples=examples, prompts=prompts)
+
+    def _samples(self, drawn: Drawn) -> Samples:
+        """This rank's share of the completions of a draw."""
+        world, rollout = self._of.world, self._of.config.rollout
+        count = rollout.group + self._of.learner.algorithm.needs_greedy
+        samples = unpack_samples(self._answer(drawn), drawn.prompts, count) if world.is_writer else []
+        if world.size == 1:
+            return samples
+        shared = world.gather([[asdict(one) for one in some] for _, some in samples])[0]
+        completions = [[_completion(one) for one in some] for some in shared]
+        return world.shard(list(zip(drawn.prompts, completions, strict=True)))
+
+    def _answer(self, drawn: Drawn) -> dict[str, Tensor]:
+        """What a worker answered; waits for it."""
+        if drawn.answer is None:
+            assert self._pool is not None
+            drawn.answer = from_bytes(self._pool.answer(drawn.ticket.draw))
+        return drawn.answer
+
+    def _weights(self, version: int) -> HandOff:
+        """The weights of the step, handed over once."""
+        if self._handed is None or version != self._version:
+            self._handed, self._version = hand_off(self._of.learner.policy, version, self._directory), version
+            remove_others(self._directory, self._running().versions | {version})
+        return self._handed
+
+    def _running(self) -> RolloutPool:
+        """The pool; its workers start with the first draw."""
+        if self._pool is None:
+            try:
+                shutil.rmtree(self._directory, ignore_errors=True)  # of a killed process
+                (self._directory / START).mkdir(parents=True)
+            except OSError as error:
+                raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
+            self._require_space()
+            self._of.parts.save_model(self._directory / START)
+            make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
+            self._pool = RolloutPool(make, self._workers)
+        return self._pool
+
+    def _require_space(self) -> None:
+        """The weights to start with, those of the newest step, one file that is written, and those of open tickets."""
+        versions = self._settings.staleness + 3
+        needed, free = versions * size_of(self._of.parts.saved), shutil.disk_usage(self._directory).free
+        if needed > free:
+            raise RunFailed(
+                f"handing weights to rollout workers needs {size(needed)} in {self._directory}, which has {size(free)} "
+                "free: free some, name another place (asynchronous.weights_directory), or lower asynchronous.staleness"
+            )
+        many = "1 worker" if self._workers == 1 else f"{self._workers} workers"
+        self._progress.note(
+            f"rollouts: sampled ahead by {many} ({self._settings.pool}), at most {size(needed)} on disk"
+        )
+
+    def _setup(self) -> WorkerSetup:
+        config, device = self._of.config, self._of.world.device
+        return WorkerSetup(
+            model=config.model.model_dump(mode="json"),
+            engine=config.engine.model_dump(mode="json"),
+            seed=config.seed,
+            start=str(self._directory / START),
+            keep_bf16=keeps_bf16(config, device),
+            trains_in_bf16=config.optimizer.master_weights != "fp32",
+            device=device.type,
+            threads=self._settings.threads or torch.get_num_threads(),
+        )
+
+    def _resize(self) -> None:
+        """Follows the number that a user wrote since the last step."""
+        if self._pool is None:
+            return
+        try:
+            text = (self._directory / WANTED).read_text().strip()
+        except OSError:
+            return
+        if text == self._wanted:
+            return
+        self._wanted = text
+        if not text.isdecimal() or int(text) < 1:
+            self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
+        elif int(text) != self._workers:
+            self._progress.note(f"rollout workers: {int(text)} instead of {self._workers}")
+            self._workers = int(text)
+            self._pool.resize(self._workers)
+
+    def _tell(self) -> None:
+        for note in self._pool.notes() if self._pool is not None else ():
+            self._progress.note(note)
+
+
+def shared_name(run: Path) -> str:
+    """The name of a run's directory among those of others, which may be called the same in other folders."""
+    return f"whet-{run.name}-{name_number(str(run.resolve())):016x}"
+
+
+def worker_maker(
+    settings: AsynchronousConfig, setup: WorkerSetup, directory: Path
+) -> tuple[Callable[[int], Worker], Callable[[], None]]:
+    """What makes the worker of a number, and what leaves the place where they live."""
+    if settings.pool == "ray":
+        from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
+
+        leave = join_cluster(max(os.cpu_count() or 1, settings.workers * setup.threads))
+        return lambda number: RayWorker(number, setup, limit_seconds=settings.ticket_seconds), leave
+    from whet.train.rollout_pool.local_worker import LocalWorker
+
+    def local(number: int) -> Worker:
+        own = replace(setup, device=worker_device(setup.device, number))
+        return LocalWorker(number, own, answers=directory, limit_seconds=settings.ticket_seconds)
+
+    return local, lambda: None
+
+
+def worker_device(kind: str, number: int) -> str:
+    """The device of a worker: the GPUs that no trainer process of this machine has, in turn, or the first one."""
+    if kind == "cpu":
+        return kind
+    trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    free = range(trainers, torch.cuda.device_count()) or range(1)
+    return f"{kind}:{free[number % len(free)]}"
+
+
+def _completion(row: Mapping[str, Any]) -> Completion:
+    return Completion(**{**row, "tokens": tuple(row["tokens"]), "logprobs": tuple(row["logprobs"])})

@@ -1,0 +1,147 @@
+"""The hand-off of weights: one file for each version, and the proof that a worker samples with it.
+
+The file is written under another name and renamed. Its header has the version, a checksum of every tensor and the
+log-probs of canary sequences under the trainer's policy; the seal, a checksum of that header, travels with every
+ticket. A worker compares the seal, then the checksums of its own parameters after loading, then its own log-probs of
+the canaries, and those of its engine: a file of another version, a changed bit, a tensor that was not loaded and an
+engine that reads other weights are all found before a token is sampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from whet.batching import collate
+from whet.engines.check_engine import differences
+from whet.engines.engine_protocol import Engine
+from whet.engines.vllm.weight_proof import CANARY_SAMPLING, TOLERANCE, canary_prompts
+from whet.engines.vllm.weights import checksum
+from whet.errors import RunFailed
+from whet.models.adapters.lora import trained_tensors
+from whet.models.layers.decoder_config import autocast
+from whet.models.logprobs import token_logprobs
+from whet.models.protocol import CausalLM
+from whet.records import Prompt
+
+HEADER = "hand_off"  # key of the file's metadata
+NAME = re.compile(r"weights-(\d{6,})\.safetensors")
+CANARY_CONTEXT = 40  # tokens with the completion: enough for every layer, and soon done on a CPU
+EXACT = 1e-5  # nats: two CPUs of one kind compute the same, two kinds nearly
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """The weights of one version on disk."""
+
+    file: Path
+    seal: str
+
+
+def hand_off(policy: CausalLM, version: int, directory: Path) -> HandOff:
+    """Writes what training changes: all weights, or the adapters alone."""
+    assert isinstance(policy, nn.Module)
+    trained = {name: tensor.detach() for name, tensor in trained_tensors(policy).items()}
+    header = json.dumps(
+        {
+            "version": version,
+            "checksums": {name: checksum(tensor) for name, tensor in trained.items()},
+            "canary": canary_logprobs(policy).tolist(),
+        },
+        sort_keys=True,
+    )
+    target = directory / f"weights-{version:06d}.safetensors"
+    unfinished = target.with_name(f".tmp-{target.name}")
+    try:
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in trained.items()}
+        save_file(tensors, unfinished, metadata={HEADER: header})
+        os.replace(unfinished, target)
+    except (SafetensorError, OSError) as error:
+        raise RunFailed(f"{target}: the weights cannot be handed over to the rollout workers ({error})") from error
+    return HandOff(file=target, seal=_seal(header))
+
+
+def remove_others(directory: Path, needed: Collection[int]) -> None:
+    """Removes the weights of versions that no ticket needs."""
+    for path in directory.glob("weights-*.safetensors"):
+        match = NAME.fullmatch(path.name)
+        if match and int(match[1]) not in needed:
+            path.unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def take_over(policy: CausalLM, engine: Engine, file: Path, *, version: int, seal: str) -> None:
+    """Loads the weights of a version into the policy, and proves that the engine samples with them."""
+    assert isinstance(policy, nn.Module)
+    mine = trained_tensors(policy)
+    try:
+        with safe_open(file, framework="pt") as handle:
+            text = (handle.metadata() or {}).get(HEADER, "")
+            if _seal(text) != seal:
+                raise RunFailed(f"{file} is not what the trainer wrote for version {version}: it is stale or damaged")
+            header = json.loads(text)
+            names = set(handle.keys())
+            if names != mine.keys():
+                odd = min(names ^ mine.keys())
+                raise RunFailed(f"{file}: the worker's model is another than the trainer's, tensor {odd!r} is in one")
+            for name, tensor in mine.items():
+                tensor.copy_(handle.get_tensor(name))
+    except (SafetensorError, OSError, RuntimeError) as error:  # RuntimeError: another shape
+        raise RunFailed(f"{file}: the weights of version {version} cannot be loaded ({error})") from error
+    for name, expected in header["checksums"].items():
+        found = checksum(mine[name])
+        if found != expected:
+            raise RunFailed(
+                f"{file}: the worker holds other weights than the trainer's version {version}: tensor {name!r} is "
+                f"{found}, and was {expected}"
+            )
+    engine.sync(policy, version=version)
+    require_canary(policy, engine, torch.tensor(header["canary"]))
+
+
+@torch.no_grad()
+def canary_logprobs(policy: CausalLM) -> Tensor:
+    """(N,) on the CPU: log-probs of every token but the first of the canary sequences."""
+    assert isinstance(policy, nn.Module)
+    device = next(policy.parameters()).device
+    tokens = [prompt.tokens for prompt in _canaries(policy)]
+    s = collate(tokens, [(False,) + (True,) * (len(some) - 1) for some in tokens], device)
+    with autocast(device):
+        logprobs, _ = token_logprobs(policy, s.tokens, s.lengths, s.mask, CANARY_SAMPLING)
+    return logprobs[s.mask].float().cpu()
+
+
+def require_canary(policy: CausalLM, engine: Engine, expected: Tensor) -> None:
+    """RunFailed if the log-probs of the canaries differ from the trainer's, or those of the engine from the model's."""
+    assert isinstance(policy, nn.Module)
+    is_cpu = next(policy.parameters()).device.type == "cpu"
+    allowed = EXACT if is_cpu else TOLERANCE[torch.bfloat16]
+    canaries = _canaries(policy)
+    answers = engine.generate(canaries, CANARY_SAMPLING)
+    for where, apart in (
+        ("model", (canary_logprobs(policy) - expected).abs().mean()),
+        ("engine", differences(policy, canaries, answers, CANARY_SAMPLING).mean()),
+    ):
+        if not float(apart) <= allowed:
+            raise RunFailed(
+                f"the rollout worker does not sample from the trainer's policy: under its {where} the log-probs of a "
+                f"canary differ by {float(apart):.3g} nats a token (at most {allowed:g})"
+            )
+
+
+def _canaries(policy: CausalLM) -> list[Prompt]:
+    return canary_prompts(policy.vocab_size, min(policy.context, CANARY_CONTEXT))
+
+
+def _seal(header: str) -> str:
+    return hashlib.sha256(header.encode()).hexdigest()

@@ -1,0 +1,184 @@
+"""Tickets: a simulation with random speeds, deaths, joins and dynamic sampling, and the table of a run by hand."""
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from itertools import count
+
+import pytest
+
+from whet.train.rollout_pool.schedule import Assignments, Ticket, Tickets
+
+SCHEDULES = 10_000
+
+
+def consumed(tickets, draws_of_steps):
+    """(step, draw, version) of everything that a run consumes; `draws_of_steps`: how many draws each step needs."""
+    numbers = count(1)
+    found = []
+    for step, draws in enumerate(draws_of_steps, start=1):
+        for _ in range(draws):
+            ticket, _ = tickets.take(step, lambda: next(numbers))
+            found.append((step, ticket.draw, ticket.version))
+    return found
+
+
+def test_the_tickets_of_a_run_by_hand():
+    """S = 2: the first step issues draws 1, 2, 3 of version 0, every later one issues as many as the last consumed."""
+    #            step 1 consumes 1; step 2 issues 4 and consumes 2; step 3 needs three and issues 5 (two are ahead), …
+    expected = [(1, 1, 0), (2, 2, 0), (3, 3, 0), (3, 4, 1), (3, 5, 2), (4, 6, 3), (5, 7, 3), (6, 8, 3), (7, 9, 4)]
+    assert consumed(Tickets(2), [1, 1, 3, 1, 1, 1, 1]) == expected
+
+
+def test_without_staleness_every_draw_is_of_the_weights_of_its_step():
+    assert consumed(Tickets(0), [1, 3, 2]) == [(1, 1, 0), (2, 2, 1), (2, 3, 1), (2, 4, 1), (3, 5, 2), (3, 6, 2)]
+
+
+@pytest.mark.parametrize("staleness", range(6))
+def test_one_draw_a_step_is_of_version_t_minus_1_minus_s(staleness):
+    found = consumed(Tickets(staleness), [1] * 20)
+    assert found == [(step, step, max(0, step - 1 - staleness)) for step in range(1, 21)]
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+def test_what_is_outstanding_is_enough_to_go_on(after):
+    draws = [1, 2, 1, 3, 1, 1, 2, 1]
+    whole = consumed(Tickets(2), draws)
+    first, numbers = Tickets(2), count(1)
+    begun = []
+    for step, some in enumerate(draws[:after], start=1):
+        begun += [(step, *_pair(first.take(step, lambda: next(numbers))[0])) for _ in range(some)]
+    again = Tickets(2, first.outstanding)
+    for step, some in enumerate(draws[after:], start=after + 1):
+        begun += [(step, *_pair(again.take(step, lambda: next(numbers))[0])) for _ in range(some)]
+    assert begun == whole
+
+
+def _pair(ticket):
+    return ticket.draw, ticket.version
+
+
+class Simulation:
+    """A run whose workers are slow, die, leave and join at random; events are counted, so a deadlock shows."""
+
+    def __init__(self, tickets, timing, draws_of_steps):
+        self.tickets, self.timing, self.draws = tickets, timing, draws_of_steps
+        self.assignments, self.numbers, self.names = Assignments(), count(1), count()
+        self.workers = {}  # name → remaining work, or None without a ticket
+        self.sampled = Counter()  # draw → finished answers
+        self.events = 0
+        for _ in range(timing.randint(1, 4)):
+            self.workers[next(self.names)] = None
+
+    def run(self):
+        found = []
+        for step, draws in enumerate(self.draws, start=1):
+            for _ in range(draws):
+                ticket, issued = self.tickets.take(step, lambda: next(self.numbers))
+                for new in issued:
+                    self.assignments.add(new)
+                while not self.sampled[ticket.draw]:
+                    self.event()
+                found.append((step, ticket.draw, ticket.version))
+            for _ in range(self.timing.randint(0, 3)):  # while the trainer updates
+                self.event()
+        return found
+
+    def event(self):
+        self.events += 1
+        assert self.events < 5_000, "nobody samples the draw that is waited for"
+        for name in [name for name, left in self.workers.items() if left is None]:
+            if self.assignments.give(name) is not None:
+                self.workers[name] = self.timing.randint(1, 6)
+        happens = self.timing.random()
+        if happens < 0.1 and self.workers:
+            gone = self.timing.choice(list(self.workers))
+            self.assignments.lose(gone)
+            del self.workers[gone]
+        elif (happens < 0.2 and len(self.workers) < 5) or not self.workers:
+            self.workers[next(self.names)] = None
+        elif self.workers:
+            name = self.timing.choice(list(self.workers))
+            if self.workers[name] is not None:
+                self.workers[name] -= 1
+                if self.workers[name] == 0:
+                    self.sampled[self.assignments.finish(name).draw] += 1
+                    self.workers[name] = None
+
+
+def check(found, sampled, staleness):
+    """What every run must keep, told from what was consumed alone."""
+    assert [draw for _, draw, _ in found] == list(range(1, len(found) + 1)), "in order, each once"
+    assert all(0 <= step - 1 - version <= staleness for step, _, version in found), "stale or from the future"
+    assert all(sampled[draw] == 1 for _, draw, _ in found), "sampled once"
+    firsts = {step: version for step, _, version in reversed(found)}
+    if len(firsts) == len(found):  # one draw a step: as stale as is allowed, so workers are never idle without need
+        assert all(version == max(0, step - 1 - staleness) for step, version in firsts.items())
+
+
+def test_ten_thousand_random_schedules():
+    for seed in range(SCHEDULES):
+        rng = random.Random(seed)
+        staleness = rng.randint(0, 4)
+        draws = [rng.choice((1, 1, 1, 2, 4)) for _ in range(rng.randint(1, 8))]
+        one, other = (Simulation(Tickets(staleness), random.Random(seed + shift), draws) for shift in (1, 10**9))
+        found = one.run()
+        check(found, one.sampled, staleness)
+        assert other.run() == found, "the timing of workers changes what is consumed"
+
+
+class OneTooMany(Tickets):
+    """Tops up to S + 2 tickets."""
+
+    def __init__(self, staleness):
+        super().__init__(staleness + 1)
+
+
+class FromTheFuture(Tickets):
+    """Issues tickets of weights that do not exist yet."""
+
+    def take(self, step, next_draw):
+        ticket, issued = super().take(step, next_draw)
+        return Ticket(ticket.draw, ticket.version + 1), [Ticket(one.draw, one.version + 1) for one in issued]
+
+
+class OutOfOrder(Tickets):
+    """Consumes the newest first."""
+
+    def take(self, step, next_draw):
+        ticket, issued = super().take(step, next_draw)
+        if len(self._outstanding) > 1:
+            self._outstanding.rotate()
+        return ticket, issued
+
+
+@pytest.mark.parametrize("planted", [OneTooMany, FromTheFuture, OutOfOrder])
+def test_a_planted_mistake_is_caught(planted):
+    caught = 0
+    for seed in range(50):
+        simulation = Simulation(planted(2), random.Random(seed), [1, 1, 1, 1, 1, 2, 1])
+        try:
+            check(simulation.run(), simulation.sampled, 2)
+        except AssertionError:
+            caught += 1
+    assert caught == 50
+
+
+def test_tickets_and_pool_need_no_torch():
+    code = "import sys, whet.train.rollout_pool.pool; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_ticket_of_a_lost_worker_goes_to_the_next_that_is_free():
+    assignments = Assignments()
+    for draw in (1, 2, 3):
+        assignments.add(Ticket(draw, 0))
+    assert assignments.give(0) == Ticket(1, 0)
+    assert assignments.give(1) == Ticket(2, 0)
+    assert assignments.lose(0) == Ticket(1, 0)
+    assert assignments.lose(7) is None  # it had none
+    assert assignments.finish(1) == Ticket(2, 0)
+    assert assignments.give(1) == Ticket(1, 0)  # before draw 3
+    assert assignments.losses == {1: 1}
+    assert assignments.versions == {0}

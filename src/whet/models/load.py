@@ -10,7 +10,8 @@ import torch
 
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.peft_files import apply_adapter, read_adapter
+from whet.models.adapters.peft_files import AdapterFiles, apply_adapter, read_adapter
+from whet.models.adapters.stored_layers import StoredLayer, in_parts
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.family import Family
 from whet.models.finite import check_head
@@ -63,7 +64,7 @@ def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> Ca
             )
         model = _load(base_directory(path), bidirectional)
         assert isinstance(model, torch.nn.Module)
-        apply_adapter(model, files, prefix=layer_prefix(model))
+        apply_adapter(model, own_layers(files, model), prefix=layer_prefix(model))
         return model
     hf = checked_config(path)
     found = covered(path, hf)
@@ -89,6 +90,16 @@ def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> Ca
 def layer_prefix(model: object) -> str:
     """What our names of layers have before those of transformers, which PEFT uses."""
     return "" if isinstance(model, Decoder) else "model."
+
+
+def stored_layer_of(trunk: object) -> StoredLayer:
+    """From our names of layers to those of the checkpoint's that hold them, which PEFT uses."""
+    return trunk.family.stored_layer if isinstance(trunk, Decoder) else lambda name: name.removeprefix("model.")
+
+
+def own_layers(files: AdapterFiles, trunk: object) -> AdapterFiles:
+    """An adapter by our names of layers, which may be parts of those that the checkpoint stores."""
+    return in_parts(files, trunk, trunk.family.stored_layer) if isinstance(trunk, Decoder) else files
 
 
 def new_model(family: str, *, seed: int, eos: int | None = None, **shape: Any) -> Decoder:

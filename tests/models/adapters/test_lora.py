@@ -87,7 +87,8 @@ def test_a_layer_adds_the_scaled_product_of_b_and_a(rslora, scale):
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "qwen2", "qwen3", "olmo2", "deepseek_v3", "gemma2", "gemma3_text", "qwen3_moe", "olmoe"]
+    "family",
+    ["llama", "qwen2", "qwen3", "olmo2", "deepseek_v3", "gemma2", "gemma3_text", "qwen3_moe", "olmoe", "phi3", "gpt2"],
 )
 def test_both_passes_have_the_gradients_of_the_dense_product(family):
     """∂L/∂B = s·G Aᵀ and ∂L/∂A = s·Bᵀ G, where G is the gradient of the whole matrix in the merged model."""

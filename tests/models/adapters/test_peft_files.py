@@ -144,7 +144,6 @@ def test_an_adapter_of_a_head_that_is_the_embedding_is_refused(tmp_path):
     ("change", "told"),
     [
         ({"use_dora": True}, "use_dora is True, and only plain LoRA is read"),
-        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"bias": "all"}, "bias is 'all'"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3', and only LORA is read"),
         *[

@@ -6,6 +6,7 @@ PEFT and vLLM load what is written here; adapters of other programs are read whe
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from whet.models.adapters.adapter_targets import ALL_LINEAR
 from whet.models.adapters.lora import LoRALinear, LoRAShape
 from whet.models.storage.checksums import refuse_damage
 from whet.models.storage.safetensors_files import FILE_MODE, read_tensors, stored_in
@@ -30,7 +32,7 @@ PAIR = (".lora_A.weight", ".lora_B.weight")
 LARGEST_ALPHA = 2.0**53  # far above every adapter's
 # Keys of adapter_config.json under which an adapter is more than s·B·A; all must be absent, false or empty.
 NOT_PLAIN = (
-    *("use_dora", "fan_in_fan_out", "lora_bias", "layer_replication", "trainable_token_indices", "use_qalora"),
+    *("use_dora", "lora_bias", "layer_replication", "trainable_token_indices", "use_qalora"),
     *("alora_invocation_tokens", "target_parameters", "arrow_config"),
 )
 # Values of init_lora_weights that leave the base as it is. Others (pissa, olora, corda, loftq, lora_ga) change it
@@ -58,27 +60,29 @@ def write_adapter(
     *,
     base: Path,
     layers: Sequence[str],
+    untouched: Sequence[str] = (),
     task: str = "CAUSAL_LM",
+    transposed: bool = False,
 ) -> None:
-    """Writes an adapter. `tensors` by name of the layer: NAME.lora_A, NAME.lora_B, or a whole weight."""
+    """Writes an adapter. `tensors` by name of the layer: NAME.lora_A, NAME.lora_B, or a whole weight.
+
+    `untouched`: the linear layers without an adapter. `transposed`: the base stores its layers as (in, out).
+    """
     others = sorted({name.rpartition(".")[0] for name in tensors if not name.endswith((".lora_A", ".lora_B"))})
-    leaves = sorted({name.rpartition(".")[2] for name in layers})
+    is_pattern = isinstance(shape.targets, str) and shape.targets != ALL_LINEAR
     config = {
         "peft_type": "LORA",
         "task_type": task,
         "base_model_name_or_path": str(base),
-        "r": shape.rank,
-        "lora_alpha": shape.alpha,
+        **_ranks({n.removesuffix(".lora_A"): len(a) for n, a in tensors.items() if n.endswith(".lora_A")}, shape),
         "use_rslora": shape.rslora,
         "lora_dropout": 0.0,
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": transposed,
         "use_dora": False,
         "init_lora_weights": True,
         "inference_mode": True,
-        "target_modules": sorted(layers)
-        if isinstance(shape.targets, str) and shape.targets != "all-linear"
-        else leaves,
+        "target_modules": sorted(layers if is_pattern else {_short(name, untouched) for name in layers}),
         "modules_to_save": others or None,
     }
     stored = {PREFIX + _peft_name(name): tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -89,6 +93,34 @@ def write_adapter(
         (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the adapter cannot be saved ({error})") from error
+
+
+def _ranks(ranks: Mapping[str, int], shape: LoRAShape) -> dict[str, Any]:
+    """The entries of ranks and alphas by layer. Each is the recipe's, or of several adapters as one a multiple.
+
+    The largest is `r`, which programs take for the largest there is; s is the same for all.
+    """
+    largest = max(ranks.values())
+    smaller: dict[str, int] = {}
+    for name, rank in ranks.items():
+        if rank < largest:
+            short = _short(name, [other for other, found in ranks.items() if found != rank])
+            smaller[re.escape(short)] = rank
+    entries = {"r": largest, "lora_alpha": _alpha(shape, largest)}
+    patterns = {"rank_pattern": smaller, "alpha_pattern": {name: _alpha(shape, r) for name, r in smaller.items()}}
+    return entries | patterns if smaller else entries
+
+
+def _alpha(shape: LoRAShape, rank: int) -> float:
+    """The alpha that keeps s at this rank."""
+    times = rank / shape.rank
+    return shape.alpha * (math.sqrt(times) if shape.rslora else times)
+
+
+def _short(name: str, others: Sequence[str]) -> str:
+    """The end of its name; the whole of it if one of the others ends so too."""
+    end = name.rpartition(".")[2]
+    return name if any(other.rpartition(".")[2] == end for other in others) else end
 
 
 def _peft_name(name: str) -> str:

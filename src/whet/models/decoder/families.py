@@ -156,6 +156,12 @@ def _export_gpt2(weights: Weights) -> Weights:
     return stored
 
 
+def _gpt2_stored_layer(name: str) -> str:
+    leaf = name.rpartition(".")[2]
+    ours = name.removesuffix(leaf) + (QKV[0] if leaf in QKV else leaf)
+    return _renamed(f"{ours}.", ((ours, theirs) for theirs, ours in GPT2_NAMES.items())).removesuffix(".")
+
+
 def _renamed(name: str, replaced: Iterable[tuple[str, str]]) -> str:
     for old, new in replaced:
         name = name.replace(old, new)
@@ -233,6 +239,14 @@ def _write_windowed(config: DecoderConfig) -> dict[str, Any]:
 # Phi-3: Llama with queries, keys and values, and gate and up projection, stored as one
 
 
+PHI3_JOINED = {"qkv_proj": QKV, "gate_up_proj": GATES}
+
+
+def _phi3_stored_layer(name: str) -> str:
+    leaf = name.rpartition(".")[2]
+    return name.removesuffix(leaf) + next((whole for whole, parts in PHI3_JOINED.items() if leaf in parts), leaf)
+
+
 def _import_phi3(stored: Weights) -> Weights:
     weights: Weights = {}
     for name, tensor in stored.items():
@@ -251,7 +265,7 @@ def _import_phi3(stored: Weights) -> Weights:
 
 def _export_phi3(weights: Weights) -> Weights:
     stored: Weights = {}
-    joined = {QKV[0]: (QKV, "qkv_proj"), GATES[0]: (GATES, "gate_up_proj")}
+    joined = {parts[0]: (parts, whole) for whole, parts in PHI3_JOINED.items()}
     for name, tensor in weights.items():
         leaf = name.removesuffix(".weight").rpartition(".")[2]
         if leaf in joined:
@@ -273,6 +287,8 @@ FAMILIES: Mapping[str, Family] = {
         stored_name=_gpt2_stored_name,
         import_weights=_import_gpt2,
         export_weights=_export_gpt2,
+        stored_layer=_gpt2_stored_layer,
+        transposed=True,
     ),
     "llama": _llama_like("llama", "LlamaForCausalLM"),
     "mistral": replace(_llama_like("mistral", "MistralForCausalLM"), write=_write_windowed),
@@ -281,6 +297,7 @@ FAMILIES: Mapping[str, Family] = {
         write=_write_windowed,
         import_weights=_import_phi3,
         export_weights=_export_phi3,
+        stored_layer=_phi3_stored_layer,
         unset=("bos_token_id", "eos_token_id", "pad_token_id"),
     ),
     "qwen2": _llama_like("qwen2", "Qwen2ForCausalLM", attention_bias=True),

@@ -61,6 +61,8 @@ class Family:
     stored_name: Callable[[str], str | None]  # canonical name of a stored tensor; None for buffers
     import_weights: Callable[[Weights], Weights]  # stored names and layouts → the decoder's
     export_weights: Callable[[Weights], Weights]
+    stored_layer: Callable[[str], str] = str  # the decoder's name of a linear layer → the stored one that holds it
+    transposed: bool = False  # layers are stored as (in, out)
     unset: tuple[str, ...] = ("bos_token_id", "eos_token_id")  # null if not stated: transformers has ids of its own
     usual_latent: Callable[[int, int], dict[str, int | None]] | None = None  # LatentShape of a new model: width, heads
     usual_parts: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None  # more fields of a new model's shape

@@ -21,7 +21,7 @@ from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
-from whet.models.load import build_decoder, checked_config, layer_prefix, load_model
+from whet.models.load import build_decoder, checked_config, layer_prefix, load_model, own_layers
 from whet.models.model_shape import base_directory, covered
 from whet.models.protocol import CausalLM
 from whet.models.reward.settings import BAD, RewardSettings, read_settings, write_settings
@@ -204,7 +204,7 @@ def _load_adapter(directory: Path) -> RewardModel:
     _, pad = with_padding(load_tokenizer(directory))
     model = new_reward_model(policy, settings, seed=0, pad=pad)
     model.head.load_state_dict(weights)
-    apply_adapter(model, files, prefix="trunk." + layer_prefix(model.trunk))
+    apply_adapter(model.trunk, own_layers(files, model.trunk), prefix=layer_prefix(model.trunk))
     return model
 
 

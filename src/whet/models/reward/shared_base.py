@@ -9,7 +9,7 @@ from torch import nn
 from whet.models.adapters.peft_files import attach_adapter_files
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.joined_weights import JoinedWeights
-from whet.models.load import layer_prefix
+from whet.models.load import layer_prefix, own_layers
 from whet.models.protocol import CausalLM
 from whet.models.reward.reward_model import RewardModel, read_reward_adapter
 from whet.models.text.tokenizers import load_tokenizer, with_padding
@@ -25,7 +25,7 @@ def reward_model_on(policy: Decoder, directory: Path) -> RewardModel:
     files, settings, head = read_reward_adapter(directory)
     _, pad = with_padding(load_tokenizer(directory))
     trunk = _frozen_trunk(policy, vocab_size=max(policy.vocab_size, pad + 1))
-    attach_adapter_files(trunk, files, prefix=layer_prefix(trunk))
+    attach_adapter_files(trunk, own_layers(files, trunk), prefix=layer_prefix(trunk))
     linear = nn.Linear(policy.config.width, settings.classes, bias="bias" in head)
     linear.load_state_dict(head)
     model = RewardModel(trunk, linear.to(next(policy.parameters()).device), settings, pad=pad)

@@ -116,7 +116,7 @@ class Parts(Generic[M]):
     @property
     def saved(self) -> list[Tensor]:
         """The weights that a checkpoint holds."""
-        return list(self.policy.parameters() if self.adapter is None else trained_tensors(self._module).values())
+        return list(self.policy.parameters() if self.adapter is None else self.adapter.tensors(self._module).values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

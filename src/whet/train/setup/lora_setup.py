@@ -1,6 +1,6 @@
 """LoRA of a recipe: adapters on the model that a run starts from, and their files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +10,18 @@ from torch import Tensor, nn
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
+from whet.models.adapters.lora import LoRALinear, LoRAShape, attach, trained_tensors
 from whet.models.adapters.peft_files import read_adapter, write_adapter
 from whet.models.adapters.quantized_base import quantize_base
+from whet.models.adapters.stored_layers import Linear, joined_pair, parts_by_layer, separate_pairs
 from whet.models.decoder.decoder import Decoder
+from whet.models.decoder.family import Family
 from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
-from whet.models.load import layer_prefix
-from whet.models.reward.reward_model import RewardModel
+from whet.models.load import stored_layer_of
+from whet.models.reward.reward_model import RewardModel, head_name
 
+PAIR = (".lora_A", ".lora_B")  # after the name of a layer
 TASKS = {"preference": "SEQ_CLS", "outcome": "SEQ_CLS", "process": "TOKEN_CLS"}  # PEFT's name of a reward model's kind
 
 
@@ -28,30 +31,70 @@ class Adapter:
 
     shape: LoRAShape
     base: Path
-    layers: tuple[str, ...]  # names in the model
-    prefix: str  # of these names, before those that PEFT uses
     task: str  # as PEFT calls it
 
     def save(self, model: nn.Module, directory: Path) -> None:
         """The adapter directory; weights in fp32, as they are trained."""
-        own = {self._peft(name): tensor for name, tensor in trained_tensors(model).items()}
-        layers = [self._peft(name) for name in self.layers]
-        write_adapter(directory, own, self.shape, base=self.base, layers=layers, task=self.task)
+        layers = _stored(model)
+        untouched = [name for name, parts in layers.items() if not _are_adapted(parts.values())]
+        family = _decoder_family(_trunk(model))
+        write_adapter(
+            directory,
+            self.tensors(model),
+            self.shape,
+            base=self.base,
+            layers=[name for name in layers if name not in untouched],
+            untouched=untouched,
+            task=self.task,
+            transposed=family is not None and family.transposed,
+        )
+
+    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+        """What `save` writes, by PEFT's names."""
+        heads = {name: head for name, head in trained_tensors(model).items() if not name.endswith(PAIR)}
+        found = {_head(model, name): tensor for name, tensor in heads.items()}
+        for name, parts in _stored(model).items():
+            if _are_adapted(parts.values()):
+                found |= zip((name + end for end in PAIR), joined_pair(parts.values()), strict=True)
+        return found
 
     def read(self, model: nn.Module, directory: Path) -> Mapping[str, Tensor]:
-        """What `save` wrote, by the names in the model."""
-        files = read_adapter(directory)
-        saved = dict(files.others)
-        for layer, (a, b) in files.pairs.items():
-            saved |= {f"{layer}.lora_A": a, f"{layer}.lora_B": b}
-        names = {self._peft(name): name for name in trained_tensors(model)}
-        return {names.get(name, name): tensor for name, tensor in saved.items()}
+        """What `save` wrote, by the names in the model; other names and shapes if it is of another run."""
+        files, layers = read_adapter(directory), _stored(model)
+        heads = {_head(model, name): name for name in trained_tensors(model)}
+        saved = {heads.get(name, name): tensor for name, tensor in files.others.items()}
+        within = "trunk." if isinstance(model, RewardModel) else ""
+        for stored, pair in files.pairs.items():
+            for name, own in separate_pairs(pair, layers.get(stored, {})).items():
+                saved |= zip((within + name + end for end in PAIR), own, strict=True)
+        return saved
 
-    def _peft(self, name: str) -> str:
-        """PEFT's name: that of transformers; a reward model's head is `score`."""
-        if name.startswith(self.prefix):
-            return name.removeprefix(self.prefix)
-        return name.replace("head.", "score.", 1) if name.startswith("head.") else name
+
+def _trunk(model: nn.Module) -> nn.Module:
+    trunk: nn.Module = model.trunk if isinstance(model, RewardModel) else model
+    return trunk
+
+
+def _decoder_family(trunk: nn.Module) -> Family | None:
+    return trunk.family if isinstance(trunk, Decoder) else None
+
+
+def _stored(model: nn.Module) -> dict[str, dict[str, Linear]]:
+    """Our layers by those of the checkpoint, which are PEFT's."""
+    trunk = _trunk(model)
+    return parts_by_layer(trunk, stored_layer_of(trunk))
+
+
+def _are_adapted(parts: Iterable[Linear]) -> bool:
+    return any(isinstance(layer, LoRALinear) for layer in parts)
+
+
+def _head(model: nn.Module, name: str) -> str:
+    """PEFT's name of what is trained whole: that of transformers' classifier."""
+    family = _decoder_family(_trunk(model))
+    if family is None or not isinstance(model, RewardModel):
+        return name.removeprefix("trunk.").removeprefix("model.")
+    return name.replace("head.", f"{head_name(family, model.classes)}.", 1) if name.startswith("head.") else name
 
 
 def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, *, seed: int) -> Adapter | None:
@@ -68,12 +111,7 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
             f"model.lora with model.path {config.path}, which is an adapter: merge it first (whet models merge "
             f"{config.path} DIRECTORY) and use that directory"
         )
-    trunk = model.trunk if isinstance(model, RewardModel) else model
-    if isinstance(trunk, Decoder) and trunk.family.export_weights is not dict:
-        raise UserError(
-            f"model.lora is not available for {trunk.family.model_type}, which stores query, key and value matrices as "
-            "one, so that PEFT has other names for its layers: leave it out"
-        )
+    trunk = _trunk(model)
     wanted = config.lora
     if wanted.quantization != "none" and not isinstance(trunk, Decoder):
         raise UserError(
@@ -81,15 +119,16 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
             f"transformers runs {config.path}: leave it out"
         )
     shape = LoRAShape(rank=wanted.rank, alpha=wanted.alpha, targets=wanted.targets, rslora=wanted.rslora)
-    within = "trunk." if isinstance(model, RewardModel) else ""
     try:
-        layers = tuple(within + name for name in attach(trunk, shape, seed=seed))
+        attach(trunk, shape, seed=seed)
     except UserError as error:
         raise UserError(f"model.lora.targets: {error}") from error
+    if isinstance(model, RewardModel):
+        model.head.requires_grad_(True)  # transformers' classifiers have it in the trunk
     if device.type == "cuda":
         halve(trunk)
     if wanted.quantization == "nf4":
         assert isinstance(trunk, Decoder)
         quantize_base(trunk.model.layers, device)
     task = TASKS[model.kind] if isinstance(model, RewardModel) else "CAUSAL_LM"
-    return Adapter(shape=shape, base=base, layers=layers, prefix=within + layer_prefix(trunk), task=task)
+    return Adapter(shape=shape, base=base, task=task)

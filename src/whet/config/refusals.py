@@ -10,7 +10,15 @@ from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_COR
 from whet.config.algorithm import AlgorithmBase
 from whet.config.data_config import DataConfig
 from whet.config.model_config import ModelConfig
-from whet.config.parts import OptimizerConfig, RolloutConfig, TaskConfig, UpdateConfig
+from whet.config.parts import (
+    DistributedConfig,
+    EngineConfig,
+    OffloadConfig,
+    OptimizerConfig,
+    RolloutConfig,
+    TaskConfig,
+    UpdateConfig,
+)
 from whet.config.reward import RewardConfig
 
 
@@ -52,6 +60,56 @@ def refuse_rounded_weights(model: ModelConfig, optimizer: OptimizerConfig) -> No
             f"optimizer.master_weights is {optimizer.master_weights} and model.lora freezes the model, in bf16 on a "
             "GPU, and trains small adapters in fp32: leave out one of the two"
         )
+
+
+def refuse_spread(
+    distributed: DistributedConfig, engine: EngineConfig, model: ModelConfig, optimizer: OptimizerConfig
+) -> None:
+    """Raises a ValueError for what a model that is spread over processes cannot do."""
+    if distributed.sharding == "none":
+        for key in ("cpu_offload", "replicas"):
+            if getattr(distributed, key) != DistributedConfig.model_fields[key].default:
+                raise ValueError(
+                    f"distributed.{key} is for models that are spread over processes, and distributed.sharding is "
+                    "none: set it to fsdp2, or leave the key out"
+                )
+        return
+    spread = f"distributed.sharding is {distributed.sharding}"
+    if engine.name != "native":
+        raise ValueError(
+            f"engine.name {engine.name} follows one process, and {spread}, of several: use engine.name native"
+        )
+    if optimizer.name not in ("adamw", "lion"):
+        raise ValueError(
+            f"{spread}, which has a part of every matrix on each process, and optimizer.name {optimizer.name} needs "
+            "whole ones: use adamw or lion"
+        )
+    if optimizer.master_weights != "fp32":
+        raise ValueError(
+            f"{spread}, which keeps fp32 weights and multiplies in bf16, and optimizer.master_weights is "
+            f"{optimizer.master_weights}: leave it out, and set distributed.cpu_offload to keep weights in host memory"
+        )
+    if model.compile:
+        raise ValueError(
+            f"{spread}, whose blocks are whole only while they compute, and model.compile is set: unset it"
+        )
+    if model.lora is not None:
+        raise ValueError(
+            f"{spread} and model.lora trains adapters of a frozen model: leave out one of the two; with "
+            "model.lora.quantization=nf4 the frozen model takes half a byte a weight on each GPU"
+        )
+
+
+def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:
+    """Raises a ValueError if models that are spread over processes are to be offloaded one by one."""
+    if distributed.sharding == "none":
+        return
+    for key in type(offload).model_fields:
+        if key != "reward" and getattr(offload, key) == "always":
+            raise ValueError(
+                f"offload.{key} is always and distributed.sharding is {distributed.sharding}, which has an offloading "
+                "of its own: use distributed.cpu_offload"
+            )
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:

@@ -2,19 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.storage.rounding import rounded
+from whet.models.storage.tensor_file import TensorFile
 
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 2**25  # bytes, about a hundred for each tensor
@@ -161,40 +162,54 @@ def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False)
 
 
 def write_model(
-    directory: Path,
+    directory: Path | None,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype | None = torch.float32,
+    pieces: Iterable[tuple[str, Tensor]] | None = None,
 ) -> None:
     """Writes the weights, then config.json, into an existing directory; fp32 weights are rounded to `dtype`.
 
-    Without one every tensor is written as it is.
+    Without one every tensor is written as it is. Of a model that is spread over processes `tensors` have its shapes
+    alone and `pieces` the whole tensors, in any order; a process that writes nothing names no directory.
 
-    They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One file's
-    tensors are in memory at a time.
+    They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One tensor
+    is copied at a time.
     """
+    pieces = tensors.items() if pieces is None else pieces
+    if directory is None:
+        for _ in pieces:
+            pass
+        return
     if dtype not in (None, torch.float32):
         name = str(dtype).removeprefix("torch.")
         config = {**config, "dtype": name, "torch_dtype": name}
-    sizes = {name: tensor.numel() * (dtype or tensor.dtype).itemsize for name, tensor in tensors.items()}
-    shards = _shards(sizes)
+    shapes = {name: torch.empty(t.shape, dtype=dtype or t.dtype, device="meta") for name, t in tensors.items()}
+    shards = _shards({name: _size(shape) for name, shape in shapes.items()})
     homes: dict[str, str] = {}
     try:
-        for number, names in enumerate(shards, start=1):
-            file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
-            save_file(
-                {name: rounded(name, tensors[name], dtype or tensors[name].dtype).contiguous() for name in names},
-                directory / file,
-                metadata={"format": "pt"},
-            )
-            (directory / file).chmod(FILE_MODE)
-            homes |= dict.fromkeys(names, file)
+        with ExitStack() as stack:
+            files: dict[str, TensorFile] = {}
+            for number, names in enumerate(shards, start=1):
+                file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
+                own = {name: shapes[name] for name in names}
+                files[file] = stack.enter_context(closing(TensorFile(directory / file, own, {"format": "pt"})))
+                (directory / file).chmod(FILE_MODE)
+                homes |= dict.fromkeys(names, file)
+            for name, tensor in pieces:
+                files[homes[name]].write(name, rounded(name, tensor, dtype or tensor.dtype))
+            for one in files.values():
+                one.require_all()
         if len(shards) > 1:
-            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": homes}
+            index = {"metadata": {"total_size": sum(map(_size, shapes.values()))}, "weight_map": homes}
             (directory / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:

@@ -83,8 +83,8 @@ def build_learner(parts: Parts[CausalLM], config: OnlineConfig, world: World) ->
         policy=parts.policy,
         optimizer=parts.optimizer,
         algorithm=algorithm,
-        reference=build_reference(algorithm, parts.policy, parts.tokenizer, parts.task, config),
-        critic=Critic(parts.policy, config) if algorithm.needs_values else None,
+        reference=build_reference(algorithm, parts.policy, parts.tokenizer, parts.task, config, world),
+        critic=Critic(parts.policy, config, world) if algorithm.needs_values else None,
         config=config,
         world=world,
         old=old_source(algorithm, config, is_exact=parts.engine.is_exact),
@@ -204,7 +204,8 @@ def cold_start(parts: Parts[CausalLM], config: OnlineConfig, world: World, progr
 def build_offloading(learner: Learner, grader: Grader) -> Present:
     """Offloads what the recipe says and, with `auto`, what does not fit on the GPU next to the rest."""
     device = learner.world.device
-    if device.type != "cuda":  # nothing to offload: device memory is host memory
+    # On a CPU device memory is host memory, and spread models are offloaded by their sharding.
+    if device.type != "cuda" or learner.world.sharding.is_sharded:
         return nullcontext
     found = offload_candidates(learner, grader)
     groups = [group["params"] for one in learner.every_optimizer for group in one.param_groups]

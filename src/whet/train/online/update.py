@@ -95,7 +95,12 @@ def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iter
     even = global_weights(token_mean, mask, world, max_tokens=config.rollout.max_tokens)
     policy_learns = critic is None or not critic.is_warming_up(step)
     head = None if critic is None else critic.beside(policy_learns)
-    for rows in passes(batch.sequences, batch.prompts, config.update, learner.policy):
+    batches = passes(batch.sequences, batch.prompts, config.update, learner.policy)
+    read = [] if critic is None or head is not None else [critic.trunk or learner.policy]
+    awake, asleep = ([learner.policy, *read], []) if policy_learns else (read, [learner.policy])
+    if critic is not None and critic.trunk is None and not policy_learns:
+        awake, asleep = [], [learner.policy, *read]  # the head alone learns
+    for rows in world.sharding.evened(batches, *awake, frozen=asleep):
         micro = take_batch(batch, rows)
         s = micro.sequences
         packing = packed(s, micro.prompts, config.update)

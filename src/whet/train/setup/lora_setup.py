@@ -18,6 +18,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
 from whet.models.load import layer_prefix
 from whet.models.reward.reward_model import RewardModel
+from whet.models.storage.tensor_file import Whole, as_it_is
 
 TASKS = {"preference": "SEQ_CLS", "outcome": "SEQ_CLS", "process": "TOKEN_CLS"}  # PEFT's name of a reward model's kind
 
@@ -32,9 +33,14 @@ class Adapter:
     prefix: str  # of these names, before those that PEFT uses
     task: str  # as PEFT calls it
 
-    def save(self, model: nn.Module, directory: Path) -> None:
-        """The adapter directory; weights in fp32, as they are trained."""
-        own = {self._peft(name): tensor for name, tensor in trained_tensors(model).items()}
+    def save(self, model: nn.Module, directory: Path | None, whole: Whole = as_it_is) -> None:
+        """The adapter directory; weights in fp32, as they are trained.
+
+        `whole`: of weights that are spread over processes, all of which call this; one of them names a directory.
+        """
+        own = {self._peft(name): whole(tensor) for name, tensor in trained_tensors(model).items()}
+        if directory is None:
+            return
         layers = [self._peft(name) for name in self.layers]
         write_adapter(directory, own, self.shape, base=self.base, layers=layers, task=self.task)
 

@@ -1,0 +1,102 @@
+"""Models spread over real processes: the gradient of one process for every loss, and the bits of whole models.
+
+All losses are computed within one pair of processes: to start one takes seconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.additive import VARIANTS
+from tests.contracts.command import ENVIRONMENT, as_rank, together
+from tests.train import rows_on_disk as on_disk
+from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
+
+ROOT = Path(__file__).resolve().parents[2]
+NEAR = 3e-6
+LIMIT_SECONDS = 400.0
+OFFLINE = (*PREFERENCES, *REWARDS, "sft", "dpo, another reference", "lm", "denoise", "masked_lm")
+TEXT = "the cat sat on the mat and the rat ran at the cat; " * 20
+
+
+def place_in(directory: Path) -> Path:
+    """Models and rows for every objective."""
+    on_disk.saved_model(directory / "start")
+    on_disk.saved_model(directory / "other", seed=7)
+    on_disk.pairs(directory / "pairs.jsonl")
+    on_disk.outcomes(directory / "outcomes.jsonl")
+    on_disk.traces(directory / "traces.jsonl")
+    (directory / "text.txt").write_text(TEXT)
+    return directory
+
+
+def found_by(size: int, directory: Path, *names: str, **environment: str) -> dict[str, Any]:
+    """What `size` processes found."""
+    shared = {**os.environ, **ENVIRONMENT, **together(size), "WHET_HOME": str(directory / "home"), **environment}
+    command = [sys.executable, "-m", "tests.distributed.spread_ranks", str(place_in(directory)), *names]
+    ranks = [
+        subprocess.Popen(
+            command, env=as_rank(shared, rank), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(size)
+    ]
+    outputs = [rank.communicate(timeout=LIMIT_SECONDS) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(err[-3000:] for _, err in outputs)
+    found: dict[str, Any] = json.loads(outputs[0][0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return found_by(2, tmp_path_factory.mktemp("pair"))
+
+
+def same_measures(found: Mapping[str, Any]) -> bool:
+    return all(also == pytest.approx(value, rel=1e-5, abs=1e-6) for value, also in found.get("measured", {}).values())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_gradient_of_a_policy_gradient_is_that_of_one_process(name: str, pair: dict[str, Any]) -> None:
+    """And, without clipping, that of whole models in two processes to the last bit."""
+    assert pair[name]["apart"] < NEAR
+    assert pair[name]["equal"]
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_the_gradient_of_rows_is_that_of_one_process(name: str, pair: dict[str, Any]) -> None:
+    """Ranks differ in their number of passes: seven rows of different lengths, some with gradients and some without."""
+    assert pair[name]["apart"] < NEAR
+    assert same_measures(pair[name])
+
+
+def test_ranks_with_fewer_passes_wait_for_nobody(pair: dict[str, Any]) -> None:
+    many = {name: found["apart"] for name, found in pair.items() if name.endswith("many passes")}
+    assert len(many) == 6
+    assert max(many.values()) < NEAR
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo, shared"])
+def test_while_only_the_critic_learns(name: str, pair: dict[str, Any]) -> None:
+    assert pair[f"{name}: warm-up"]["apart"] < NEAR
+
+
+def test_blocks_that_average_are_caught(pair: dict[str, Any]) -> None:
+    """As they do where sums are set on the root alone."""
+    assert pair["averaged"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_four_processes(replicas: int, tmp_path: Path) -> None:
+    """More than there are rows of some matrices; with replicas two groups of two hold the model."""
+    names = ("grpo", "ppo", "ppo, shared: warm-up", "ppo: many passes", "dpo", "kto", "process", "denoise")
+    found = found_by(4, tmp_path, *names, REPLICAS=str(replicas))
+    assert {name: found[name]["apart"] < NEAR for name in names} == dict.fromkeys(names, True)
+    assert all(same_measures(found[name]) for name in names)
+    assert found["averaged"] > 0.1

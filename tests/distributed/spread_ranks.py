@@ -22,16 +22,21 @@ from tests.contracts.additive import ALONE, VARIANTS, Scene, annotated, config_o
 from tests.small import small_model
 from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
+from whet.batching import collate, micro_batches, take
 from whet.config import OfflineConfig
 from whet.distributed.sharding import take_over
 from whet.distributed.world import World
+from whet.models.layers.packing import pack
+from whet.models.logprobs import read_tokens
 from whet.train.online.critic import Critic
 from whet.train.online.learner import Learner
 from whet.train.online.reference import Reference
 from whet.train.online.update import update
+from whet.train.rows.units import PLAIN
 from whet.train.setup.chosen_algorithm import build_algorithm
 from whet.train.spreading.spread_models import held
 
+FAMILIES = ("llama", "qwen3", "gpt2", "phi3", "olmo2", "gemma2", "olmoe", "deepseek_v2")
 Gradient = dict[str, Tensor]
 Found = dict[str, Any]
 FEW = ("grpo", "ppo", "ppo, shared", "ppo, bootstrap", "dapo", "grpo, entropy")  # of the slower checks
@@ -151,6 +156,39 @@ def offline_configs(place: Path) -> Iterator[tuple[str, OfflineConfig]]:
         yield name, OfflineConfig.model_validate({**text, "objective": name, "model": {"new": new}})
 
 
+# --- families of models
+
+
+def family_gradient(place: Path, family: str, world: World, *, recompute: bool = False) -> Gradient:
+    """Of log-probs of packed rows whose lengths differ between ranks; also saves the model and another of its shape."""
+    model, tokenizer = small_model(family, sharp=3.0)
+    model.gradient_checkpointing = recompute
+    policy: Any = held(model, world)
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randint(0, tokenizer.vocab_size, (5 + 3 * n,), generator=generator).tolist() for n in range(5)]
+    mine = world.shard(rows)
+    s = collate(mine, [[place > 1 for place in range(len(row))] for row in mine], world.device)
+    for some in world.sharding.evened(micro_batches(s.lengths, 16), policy):
+        part = take(s, some)
+        packing = pack(part.tokens, part.mask, some)
+        (
+            read_tokens(policy, part.tokens, part.lengths, part.mask, PLAIN, packing=packing).logprobs.sum() / 60
+        ).backward()
+    world.sharding.clip(list(policy.parameters()), 1e9)
+    directory = place / f"{family}-{world.sharding.name}-{world.size}"
+    if world.is_writer:
+        directory.mkdir(exist_ok=True)
+    policy.save(directory if world.is_writer else None, torch.bfloat16, world.sharding.whole)
+    return whole_gradients(policy, world)
+
+
+def saved_alike(place: Path, family: str, size: int) -> bool:
+    """Whether spread models were saved as whole ones are."""
+    names = ("model.safetensors", "config.json")
+    one, two = (place / f"{family}-{end}" for end in ("none-1", f"fsdp2-{size}"))
+    return all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+
+
 # --- what is compared
 
 
@@ -187,6 +225,10 @@ def gradients(place: Path) -> Iterator[tuple[str, Callable[[World], Any], bool]]
         yield f"{name}: many passes", partial(online_gradient, Scene(name), micro_batch_tokens=24), False
     for name in ("ppo", "ppo, shared"):
         yield f"{name}: warm-up", partial(online_gradient, Scene(name), warmup=True), True
+    for name in FAMILIES:
+        yield name, partial(family_gradient, place, name), False
+    for name in ("llama", "gpt2"):
+        yield f"{name}: recomputed", partial(family_gradient, place, name, recompute=True), False
     for name, config in offline_configs(place):
         yield name, partial(offline_gradient, config), False
 
@@ -199,6 +241,8 @@ def main() -> Found:
     for name, gradient, one_pass in gradients(place):
         if not names or name in names:
             found[name] = compared(gradient, worlds, one_pass=one_pass)
+            if name in FAMILIES and world.is_writer:
+                found[name]["saved_alike"] = saved_alike(place, name, world.size)
     found["averaged"] = averaged(Scene("grpo"), worlds[1])
     world.barrier()
     return found

@@ -15,6 +15,7 @@ import pytest
 
 from tests.contracts.additive import VARIANTS
 from tests.contracts.command import ENVIRONMENT, as_rank, together
+from tests.distributed.spread_ranks import FAMILIES
 from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 
@@ -73,6 +74,18 @@ def test_the_gradient_of_rows_is_that_of_one_process(name: str, pair: dict[str, 
     """Ranks differ in their number of passes: seven rows of different lengths, some with gradients and some without."""
     assert pair[name]["apart"] < NEAR
     assert same_measures(pair[name])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_block_can_be_spread(family: str, pair: dict[str, Any]) -> None:
+    """Fused and plain blocks, experts that a rank does not use, latents; files have the bytes of a whole model."""
+    assert pair[family]["apart"] < NEAR
+    assert pair[family]["saved_alike"]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_blocks_that_are_computed_again_are_gathered_again(family: str, pair: dict[str, Any]) -> None:
+    assert pair[f"{family}: recomputed"]["apart"] < NEAR
 
 
 def test_ranks_with_fewer_passes_wait_for_nobody(pair: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ class _Spread:
 class FSDP2:
     """Matrices are spread over ranks; `replicas` groups of ranks each hold all of them."""
 
-    is_sharded = True
+    name, is_sharded = "fsdp2", True
 
     def __init__(self, world: World, *, replicas: int, cpu_offload: bool) -> None:
         if cpu_offload and world.device.type != "cuda":

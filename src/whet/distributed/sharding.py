@@ -27,6 +27,11 @@ class Sharding(Protocol):
     """How the ranks of a run hold its models."""
 
     @property
+    def name(self) -> str:
+        """As `distributed.sharding` of a recipe calls it."""
+        ...
+
+    @property
     def is_sharded(self) -> bool:
         """Whether a rank has less than whole models."""
         ...
@@ -66,7 +71,7 @@ class Sharding(Protocol):
 class Replicated:
     """Every rank holds all weights."""
 
-    is_sharded = False
+    name, is_sharded = "none", False
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -32,6 +32,7 @@ TIMEOUT = "WHET_RANK_TIMEOUT_SECONDS"  # an environment variable like RANK, not 
 TIMEOUT_SECONDS = 900.0
 GRACE_SECONDS = 5.0  # torch's own timeout comes first
 POLL_SECONDS = 0.05
+TRANSPORT = re.compile("gloo|nccl|connection (closed|reset|refused)|by peer", re.IGNORECASE)  # in torch's messages
 
 T = TypeVar("T")
 
@@ -185,15 +186,24 @@ class World:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
-            if re.search("timed? ?out", str(error), re.IGNORECASE):
-                raise RankLost(
-                    f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or "
-                    f"needs a larger {TIMEOUT}"
-                ) from error
-            raise RankLost(
-                f"{other} of the run has ended ({_reason(error)}); its own output says why, unless it was killed"
-            ) from error
+            raise self._lost(error) from error
+
+    def explained(self, error: BaseException | None) -> BaseException | None:
+        """The loss of another rank in place of what torch says of it where a pass gathers weights of a spread model."""
+        if self.size == 1 or not isinstance(error, RuntimeError) or isinstance(error, RunFailed):
+            return error
+        return self._lost(error) if TRANSPORT.search(str(error)) else error
+
+    def _lost(self, error: RuntimeError) -> RankLost:
+        other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
+        if re.search("timed? ?out", str(error), re.IGNORECASE):
+            return RankLost(
+                f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or "
+                f"needs a larger {TIMEOUT}"
+            )
+        return RankLost(
+            f"{other} of the run has ended ({_reason(error)}); its own output says why, unless it was killed"
+        )
 
 
 def _number(name: str, default: int) -> int:

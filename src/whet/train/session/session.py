@@ -146,7 +146,7 @@ class Session:
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True
-        where = f"{self._where()}: " if self._began else ""
+        error, where = self.world.explained(error), f"{self._where()}: " if self._began else ""
         if is_out_of_memory(error):
             advice = out_of_memory(self.config, self.world.device, is_sampling=isinstance(error, NoRoomToSample))
             if changes := gpu_changes(self.config, self.parts, self.world):
@@ -309,6 +309,7 @@ class Session:
         state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
         state |= {"pending": self._pending} if self._pending else {}
         state |= {"optimizer": how} if how != "exact" else {}
+        state |= {"sharding": self.world.sharding.name} if self.world.sharding.is_sharded else {}
         delete_first = self.config.save.delete_old == "before"
         self.run.save(step, fill, state, keep=self.config.save.keep, delete_first=delete_first)
         self._take_part(fill)
@@ -334,6 +335,7 @@ class Session:
         self.best, self.lost = resume.intact_best(
             *(self.run, checkpoint, self.progress.note),
             processes=self.world.size,
+            sharding=self.world.sharding.name,
             is_evaluated=self._is_evaluated,
             moments=resume.lost_moments(checkpoint, is_rounded=rounded),
         )

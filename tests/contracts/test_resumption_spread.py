@@ -60,6 +60,20 @@ def test_without_clipping_a_run_has_the_bytes_of_whole_models(
     assert alike(whole, spread) == []  # what is logged differs by the rounding of the gradient's norm
 
 
+def test_adapters_on_a_spread_base_have_the_bytes_of_those_on_a_whole_one(
+    zygote: Zygote, beginner: Path, tmp_path: Path
+) -> None:
+    """The base without them is the reference, and so is read by all ranks together."""
+    changes = {"model": {"path": str(beginner), "lora": {"rank": 4}}, "update": FREE}
+    recipe = write_recipe(tmp_path / "recipe.yaml", online_recipe(beginner) | changes)
+    for words in ([], ["distributed=fsdp2"]):
+        zygote.run_ranks(2, "train", recipe, *words, "--runs", tmp_path / "".join(["runs", *words]))
+    whole, spread = only_run(tmp_path / "runs"), only_run(tmp_path / "runsdistributed=fsdp2")
+    assert any("adapter_model" in name for name in files(spread))
+    assert differing(files(spread), files(whole)) == []
+    assert alike(whole, spread) == []
+
+
 def test_nothing_is_pickled_and_transformers_loads_it(spread: Path) -> None:
     written = [path for path in spread.rglob("*") if path.is_file()]
     assert not [path for path in written if path.suffix in PICKLES]

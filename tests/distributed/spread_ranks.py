@@ -141,6 +141,9 @@ def offline_configs(place: Path) -> Iterator[tuple[str, OfflineConfig]]:
         yield name, on_disk.config(place / "start", rows, name, batch_size=7, update=packed, **head)
     other = {"reference": str(place / "other"), "batch_size": 7, "update": packed}
     yield "dpo, another reference", on_disk.config(place / "start", place / "pairs.jsonl", "dpo", **other)
+    adapted = {"model": {"path": str(place / "start"), "lora": {"rank": 4}}, "batch_size": 7, "update": packed}
+    for name in ("dpo", "bradley_terry"):
+        yield f"{name}, adapters", on_disk.config(place / "start", place / "pairs.jsonl", name, **adapted)
     text = {
         "loop": "offline",
         "steps": 4,

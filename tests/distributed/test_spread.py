@@ -22,7 +22,17 @@ from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 ROOT = Path(__file__).resolve().parents[2]
 NEAR = 3e-6
 LIMIT_SECONDS = 400.0
-OFFLINE = (*PREFERENCES, *REWARDS, "sft", "dpo, another reference", "lm", "denoise", "masked_lm")
+OFFLINE = (
+    *PREFERENCES,
+    *REWARDS,
+    "sft",
+    "dpo, another reference",
+    "dpo, adapters",
+    "bradley_terry, adapters",
+    "lm",
+    "denoise",
+    "masked_lm",
+)
 TEXT = "the cat sat on the mat and the rat ran at the cat; " * 20
 
 

@@ -65,47 +65,37 @@ def refuse_rounded_weights(model: ModelConfig, optimizer: OptimizerConfig) -> No
 def refuse_spread(
     distributed: DistributedConfig, engine: EngineConfig, model: ModelConfig, optimizer: OptimizerConfig
 ) -> None:
-    """Raises a ValueError for what a model that is spread over processes cannot do."""
-    if distributed.sharding == "none":
-        for key in ("cpu_offload", "replicas"):
-            if getattr(distributed, key) != DistributedConfig.model_fields[key].default:
-                raise ValueError(
-                    f"distributed.{key} is for models that are spread over processes, and distributed.sharding is "
-                    "none: set it to fsdp2, or leave the key out"
-                )
-        return
-    spread = f"distributed.sharding is {distributed.sharding}"
-    if engine.name != "native":
-        raise ValueError(
-            f"engine.name {engine.name} follows one process, and {spread}, of several: use engine.name native"
-        )
-    if optimizer.name not in ("adamw", "lion"):
-        raise ValueError(
-            f"{spread}, which has a part of every matrix on each process, and optimizer.name {optimizer.name} needs "
-            "whole ones: use adamw or lion"
-        )
-    if optimizer.master_weights != "fp32":
-        raise ValueError(
-            f"{spread}, which keeps fp32 weights and multiplies in bf16, and optimizer.master_weights is "
-            f"{optimizer.master_weights}: leave it out, and set distributed.cpu_offload to keep weights in host memory"
-        )
-    if model.compile:
-        raise ValueError(
-            f"{spread}, whose blocks are whole only while they compute, and model.compile is set: unset it"
-        )
-    if model.lora is not None:
-        raise ValueError(
-            f"{spread} and model.lora trains adapters of a frozen model: leave out one of the two; with "
-            "model.lora.quantization=nf4 the frozen model takes half a byte a weight on each GPU"
-        )
+    """Raises a ValueError for what models that are spread over processes cannot do."""
+    for key, field in DistributedConfig.model_fields.items() if distributed.sharding == "none" else ():
+        if getattr(distributed, key) != field.default:
+            raise ValueError(
+                f"distributed.{key} is for models that are spread over processes, and distributed.sharding is none: "
+                "set it to fsdp2, or leave the key out"
+            )
+    quantization = "none" if model.lora is None else model.lora.quantization
+    reasons = {
+        f"and engine.name {engine.name} follows one process that has whole weights: use native": (
+            engine.name != "native"
+        ),
+        f"which gives every process a part of each matrix, and optimizer.name {optimizer.name} is not made for parts: "
+        "use adamw or lion": optimizer.name not in ("adamw", "lion"),
+        "which keeps weights in fp32 and multiplies in bf16, and optimizer.master_weights is "
+        f"{optimizer.master_weights}: leave it out; distributed.cpu_offload keeps weights in host memory": (
+            optimizer.master_weights != "fp32"
+        ),
+        "whose blocks are whole only while they compute, and model.compile is set: leave it out": model.compile,
+        f"and model.lora.quantization is {quantization}, whose matrices are whole on every process: leave out one of "
+        "the two": quantization != "none",
+    }
+    for reason, is_met in reasons.items() if distributed.sharding != "none" else ():
+        if is_met:
+            raise ValueError(f"distributed.sharding is {distributed.sharding}, {reason}")
 
 
 def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:
     """Raises a ValueError if models that are spread over processes are to be offloaded one by one."""
-    if distributed.sharding == "none":
-        return
-    for key in type(offload).model_fields:
-        if key != "reward" and getattr(offload, key) == "always":
+    for key in ("reference", "critic", "optimizer") if distributed.sharding != "none" else ():
+        if getattr(offload, key) == "always":
             raise ValueError(
                 f"offload.{key} is always and distributed.sharding is {distributed.sharding}, which has an offloading "
                 "of its own: use distributed.cpu_offload"

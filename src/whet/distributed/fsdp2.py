@@ -91,6 +91,9 @@ class FSDP2:
         self._known[second] = new = _Spread(blueprint=known.blueprint, blocks=known.blocks, kept=known.kept)
         self._divide(second, new)
         second.to_empty(device=self._home)
+        for parameter in second.parameters():
+            if not is_spread(parameter):
+                parameter.data = parameter.data.to(self._world.device)
         with torch.no_grad():
             for (_, mine), (_, theirs) in zip(second.named_parameters(), model.named_parameters(), strict=True):
                 local(mine).copy_(local(theirs))

@@ -23,6 +23,7 @@ class GatheringEngine:
     def __init__(self, engine: Engine, own: Any, whole: Callable[[Tensor], Tensor]) -> None:
         """`whole` gives the whole of a weight to all processes, which call it together."""
         self._engine, self._own, self._whole = engine, own, whole
+        self._is_filled = False
 
     @property
     def is_exact(self) -> bool:
@@ -30,9 +31,11 @@ class GatheringEngine:
 
     @torch.no_grad()
     def sync(self, policy: CausalLM, *, version: int) -> None:
-        """Copies the policy's weights; every process calls it."""
+        """Copies the policy's weights, frozen ones once; every process calls it."""
         for name, parameter in policy.named_parameters():
-            self._own.get_parameter(name).copy_(self._whole(parameter))
+            if parameter.requires_grad or not self._is_filled:
+                self._own.get_parameter(name).copy_(self._whole(parameter))
+        self._is_filled = True
         self._engine.sync(self._own, version=version)
 
     def generate(

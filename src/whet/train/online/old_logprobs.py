@@ -71,7 +71,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
             if critic is not None:
                 assert worth is not None
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
-    for rows in even(batches, reference.model) if reference is not None else ():
+    for rows in even(batches, reference.passed) if reference is not None else ():
         assert ref is not None
         assert reference is not None
         s, packing, place = _batch(sequences, prompts, rows, config.update)

@@ -30,6 +30,11 @@ class Reference(Checkpointed):
         self.model, self.is_saved = model, is_saved or sync_steps is not None
         self.sync_steps, self.ema = sync_steps, ema
 
+    @property
+    def passed(self) -> Any:
+        """The model that a pass goes through: of a view without adapters the one that has them."""
+        return self.model.beneath if isinstance(self.model, BaseView) else self.model
+
     def is_due(self, step: int) -> bool:
         """Whether it is synced after this step."""
         return self.sync_steps is not None and step % self.sync_steps == 0

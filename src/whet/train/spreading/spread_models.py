@@ -12,7 +12,7 @@ from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
 from whet.engines.native.gathering_engine import GatheringEngine
 from whet.errors import UserError
-from whet.models.adapters.lora import copied
+from whet.models.adapters.lora import copied, has_adapters
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.mlp import Router
 from whet.models.half_precision import halve
@@ -51,8 +51,9 @@ def second_model(model: M, world: World | None) -> M:
 
 
 def _kept(trunk: Decoder) -> list[str]:
-    """Matrices in fp32 on every rank: routers, whose choices rounding would change."""
-    return [f"{name}.weight" for name, module in trunk.named_modules() if isinstance(module, Router)]
+    """Matrices in fp32 on every rank: routers, whose choices rounding would change, and adapters, which are small."""
+    trained = [name for name, p in trunk.named_parameters() if p.requires_grad] if has_adapters(trunk) else []
+    return [*trained, *(f"{name}.weight" for name, module in trunk.named_modules() if isinstance(module, Router))]
 
 
 def sampling_engine(policy: CausalLM, world: World, dtype: torch.dtype, make: Callable[[Any], Engine]) -> Engine:
@@ -63,9 +64,7 @@ def sampling_engine(policy: CausalLM, world: World, dtype: torch.dtype, make: Ca
     if not world.sharding.is_sharded:
         return make(policy)
     own: Any = world.sharding.unsharded(policy)
-    for parameter in own.parameters():
-        parameter.requires_grad_(False)
     if world.device.type == "cuda" and dtype is torch.bfloat16:
-        halve(own)
+        halve(own, trained=not has_adapters(own))
     own = own.to_empty(device=world.device)
     return GatheringEngine(make(own), own, world.sharding.whole)

@@ -191,10 +191,10 @@ class FSDP2:
         """A pass through each model as the other ranks make it, with gradients of 0 for every trained weight."""
         token = torch.zeros(1, 1, dtype=torch.int64, device=self._world.device)
         length = torch.ones(1, dtype=torch.int64, device=self._world.device)
-        loss = torch.zeros((), device=self._world.device)
+        loss, is_half = torch.zeros((), device=self._world.device), self._precision.param_dtype is not None
         for models, learns in ((asleep, False), (awake, torch.is_grad_enabled())):
             for model in models:
-                with torch.set_grad_enabled(learns), torch.autocast(token.device.type, torch.bfloat16, token.is_cuda):
+                with torch.set_grad_enabled(learns), torch.autocast(token.device.type, torch.bfloat16, is_half):
                     loss = loss + 0 * model.hidden(token, length).float().sum()
                     for name in self._known[model].roots:  # the head is read outside of `hidden`
                         weight = model.get_parameter(name)

@@ -38,7 +38,7 @@ def _known(
 ) -> tuple[DecoderConfig, Sequence[tuple[int, int]], GPU, int] | None:
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
-    if world.device.type != "cuda" or not isinstance(trunk, Decoder) or world.sharding.is_sharded:
+    if world.device.type != "cuda" or not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
         return None
     device = torch.cuda.get_device_properties(world.device)
     lengths = prompt_lengths(config, parts) if parts.lengths is None else parts.lengths()

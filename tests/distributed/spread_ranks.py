@@ -11,12 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
 from tests.contracts.additive import ALONE, VARIANTS, Scene, annotated, config_of, shaken
 from tests.small import small_model
@@ -24,6 +26,7 @@ from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
 from whet.batching import collate, micro_batches, take
 from whet.config import OfflineConfig
+from whet.distributed.fsdp2 import FSDP2
 from whet.distributed.sharding import take_over
 from whet.distributed.world import World
 from whet.models.layers.packing import pack
@@ -141,9 +144,10 @@ def offline_configs(place: Path) -> Iterator[tuple[str, OfflineConfig]]:
         yield name, on_disk.config(place / "start", rows, name, batch_size=7, update=packed, **head)
     other = {"reference": str(place / "other"), "batch_size": 7, "update": packed}
     yield "dpo, another reference", on_disk.config(place / "start", place / "pairs.jsonl", "dpo", **other)
-    adapted = {"model": {"path": str(place / "start"), "lora": {"rank": 4}}, "batch_size": 7, "update": packed}
+    lora = {"path": str(place / "start"), "lora": {"rank": 4}}
     for name in ("dpo", "bradley_terry"):
-        yield f"{name}, adapters", on_disk.config(place / "start", place / "pairs.jsonl", name, **adapted)
+        written = on_disk.config(place / "start", place / "pairs.jsonl", name, batch_size=7, update=packed).model_dump()
+        yield f"{name}, adapters", OfflineConfig.model_validate(written | {"model": lora})
     text = {
         "loop": "offline",
         "steps": 4,
@@ -162,8 +166,10 @@ def offline_configs(place: Path) -> Iterator[tuple[str, OfflineConfig]]:
 # --- families of models
 
 
-def family_gradient(place: Path, family: str, world: World, *, recompute: bool = False) -> Gradient:
-    """Of log-probs of packed rows whose lengths differ between ranks; also saves the model and another of its shape."""
+def family_gradient(
+    place: Path, family: str, world: World, *, recompute: bool = False, is_half: bool = False
+) -> Gradient:
+    """Of log-probs of packed rows, of which one rank has more passes than another; also saves the model."""
     model, tokenizer = small_model(family, sharp=3.0)
     model.gradient_checkpointing = recompute
     policy: Any = held(model, world)
@@ -174,15 +180,29 @@ def family_gradient(place: Path, family: str, world: World, *, recompute: bool =
     for some in world.sharding.evened(micro_batches(s.lengths, 16), policy):
         part = take(s, some)
         packing = pack(part.tokens, part.mask, some)
-        (
-            read_tokens(policy, part.tokens, part.lengths, part.mask, PLAIN, packing=packing).logprobs.sum() / 60
-        ).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            reading = read_tokens(policy, part.tokens, part.lengths, part.mask, PLAIN, packing=packing)
+        (reading.logprobs.sum() / 60).backward()
     world.sharding.clip(list(policy.parameters()), 1e9)
     directory = place / f"{family}-{world.sharding.name}-{world.size}"
     if world.is_writer:
         directory.mkdir(exist_ok=True)
     policy.save(directory if world.is_writer else None, torch.bfloat16, world.sharding.whole)
     return whole_gradients(policy, world)
+
+
+def halved(place: Path, world: World, *, cpu_offload: bool) -> Found:
+    """Matrices gathered in bf16 for products in bf16, as on a GPU, here by autocast on a CPU."""
+    sharding = FSDP2(world, replicas=1, cpu_offload=False)
+    sharding._precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    sharding._offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else sharding._offload
+    spread = replace(world, spread_by=sharding)
+    found: Found = {}
+    for family in ("qwen3", "gpt2"):
+        half = family_gradient(place, family, spread, is_half=True)
+        found[family] = apart(family_gradient(place, family, ALONE), half)
+    policy: Any = held(small_model()[0], spread)
+    return {**found, "kept in fp32": {parameter.dtype for parameter in policy.parameters()} == {torch.float32}}
 
 
 def saved_alike(place: Path, family: str, size: int) -> bool:
@@ -246,6 +266,8 @@ def main() -> Found:
             found[name] = compared(gradient, worlds, one_pass=one_pass)
             if name in FAMILIES and world.is_writer:
                 found[name]["saved_alike"] = saved_alike(place, name, world.size)
+    for cpu_offload in () if names else (False, True):
+        found["halved, offloaded" if cpu_offload else "halved"] = halved(place, world, cpu_offload=cpu_offload)
     found["averaged"] = averaged(Scene("grpo"), worlds[1])
     world.barrier()
     return found

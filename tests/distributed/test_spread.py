@@ -109,6 +109,14 @@ def test_while_only_the_critic_learns(name: str, pair: dict[str, Any]) -> None:
     assert pair[f"{name}: warm-up"]["apart"] < NEAR
 
 
+@pytest.mark.parametrize("how", ["halved", "halved, offloaded"])
+def test_products_in_bf16_leave_weights_and_gradients_in_fp32(how: str, pair: dict[str, Any]) -> None:
+    """The gradient is off by the rounding of products, not by that of a sum over ranks and passes in bf16."""
+    assert pair[how]["kept in fp32"]
+    assert 1e-4 < pair[how]["qwen3"] < 2e-2
+    assert 1e-4 < pair[how]["gpt2"] < 2e-2
+
+
 def test_blocks_that_average_are_caught(pair: dict[str, Any]) -> None:
     """As they do where sums are set on the root alone."""
     assert pair["averaged"] > 0.1

@@ -80,7 +80,7 @@ class FSDP2:
     def spread(self, model: nn.Module, blocks: Sequence[nn.Module], kept: Collection[str] = ()) -> None:
         places = {id(module): place for place, module in enumerate(model.modules())}
         at = [places[id(block)] for block in blocks]
-        known = _Spread(blueprint=_on_meta(model), blocks=at, kept=frozenset(kept))
+        known = _Spread(blueprint=self._on_meta(model), blocks=at, kept=frozenset(kept))
         self._known[model] = known
         self._divide(model, known)
 
@@ -153,8 +153,8 @@ class FSDP2:
         modules = list(model.modules())
         small = {p for name, p in model.named_parameters() if p.dim() < 2 or name in known.kept}
         for parameter in small:
-            if parameter.device.type != "meta":
-                parameter.data = parameter.data.to(self._world.device)
+            if not parameter.is_meta:
+                parameter.data = parameter.data.to(self._world.device, self._dtype(parameter), copy=True)
         settings: dict[str, Any] = {
             "mesh": self._mesh,
             "mp_policy": self._precision,
@@ -165,12 +165,14 @@ class FSDP2:
         inside = {id(p) for block in blocks for p in block.parameters()}
         known.roots = [name for name, p in model.named_parameters() if id(p) not in inside and p not in small]
         for block in blocks:
+            self._convert(block)
             fully_shard(block, reshard_after_forward=True, **settings)
             for name in BLOCK_PASSES:
                 if hasattr(block, name):
                     register_fsdp_forward_method(block, name)
         for name in PASSES:
             setattr(model, name, self._counted(known, getattr(model, name)))
+        self._convert(model)
         # The head is read after `hidden` has returned, so the root's weights stay until the backward pass.
         fully_shard(model, reshard_after_forward=False, **settings)
         for name in PASSES:
@@ -178,6 +180,25 @@ class FSDP2:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 _sum_gradients(module)
+
+    def _dtype(self, parameter: Tensor) -> torch.dtype:
+        """Weights are kept in fp32, but for frozen matrices on a GPU, which stay as they are stored."""
+        is_frozen = parameter.dim() >= 2 and not parameter.requires_grad and self._world.device.type == "cuda"
+        return parameter.dtype if is_frozen else torch.float32
+
+    def _convert(self, module: nn.Module) -> None:
+        """Of one block at a time, because its parts alone stay in memory."""
+        for parameter in module.parameters():
+            if not is_spread(parameter):
+                parameter.data = parameter.data.to(self._dtype(parameter))
+
+    def _on_meta(self, model: nn.Module) -> nn.Module:
+        """A copy of a model without its weights."""
+        known: dict[int, Any] = {}
+        for parameter in model.parameters():
+            shape = torch.empty_like(parameter, device="meta", dtype=self._dtype(parameter))
+            known[id(parameter)] = nn.Parameter(shape, requires_grad=parameter.requires_grad)
+        return copy.deepcopy(model, known)
 
     def _counted(self, known: _Spread, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @wraps(method)
@@ -213,15 +234,6 @@ def _mesh(world: World, replicas: int) -> DeviceMesh:
         return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
     shape = (replicas, world.size // replicas)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def _on_meta(model: nn.Module) -> nn.Module:
-    """A copy of a model without its weights."""
-    known: dict[int, Any] = {
-        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-        for p in model.parameters()
-    }
-    return copy.deepcopy(model, known)
 
 
 def _sum_gradients(module: FSDPModule) -> None:

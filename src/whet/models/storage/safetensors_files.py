@@ -136,10 +136,13 @@ def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Ten
             raise UserError(f"{directory}: tensor {name!r} has shape {stored[name].shape}, config.json implies {shape}")
 
 
-def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False) -> dict[str, Tensor]:
+def read_tensors(
+    stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False, mapped: bool = False
+) -> dict[str, Tensor]:
     """The tensors in fp32, copied: the files may be replaced while the model is in use.
 
-    With `keep_bf16` matrices that are stored in bf16 stay so, for models that are frozen.
+    With `keep_bf16` matrices that are stored in bf16 stay so, for models that are frozen. With `mapped` tensors are as
+    stored, in memory that maps the files: processes share it, and what is not read takes none.
     """
     by_file: dict[Path, list[str]] = {}
     for name, tensor in stored.items():
@@ -155,7 +158,9 @@ def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False)
                 for name in names:
                     is_kept = keep_bf16 and stored[name].dtype == "BF16" and len(stored[name].shape) > 1
                     dtype = torch.bfloat16 if is_kept else torch.float32
-                    tensors[name] = handle.get_tensor(stored[name].name).to(dtype, copy=True)
+                    read: Tensor = handle.get_tensor(stored[name].name)
+                    as_stored = mapped and read.dtype is not torch.float64
+                    tensors[name] = read if as_stored else read.to(dtype, copy=True)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
     return tensors
@@ -232,10 +237,10 @@ class HasStateDict(Protocol):
 
 
 def fingerprint(model: HasStateDict) -> str:
-    """The sha256 of names, shapes, dtypes and bytes of all weights; bf16 counts as the fp32 of the same value."""
+    """The sha256 of names, shapes, dtypes and bytes of all weights; bf16 and fp16 count as fp32 of the same value."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+        plain = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
         digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
         digest.update(plain.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

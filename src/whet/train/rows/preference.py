@@ -206,7 +206,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         """The configured reference, or the policy before its first step; and the fingerprint of its weights."""
         if not self.config.reference:
             return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
-        model = load_model(resolve_model(self.config.reference))
+        model = load_model(resolve_model(self.config.reference), mapped=self.world.sharding.is_sharded)
         if model.vocab_size != self.parts.policy.vocab_size:
             raise UserError(
                 f"reference {self.config.reference} has {model.vocab_size} ids and the policy "

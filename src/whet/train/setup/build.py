@@ -150,7 +150,12 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
-        load=partial(load_model, bidirectional=_hides_tokens(config), keep_bf16=keeps_bf16(config, world.device)),
+        load=partial(
+            load_model,
+            bidirectional=_hides_tokens(config),
+            keep_bf16=keeps_bf16(config, world.device),
+            mapped=world.sharding.is_sharded,
+        ),
         engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
@@ -193,7 +198,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
     else:
         directory = resolve_model(config.model.path)
         # Before the tokenizer: its errors on bad directories are clearer.
-        policy = load_model(directory, bidirectional=hides, keep_bf16=keeps_bf16(config, world.device))
+        kept, mapped = keeps_bf16(config, world.device), world.sharding.is_sharded
+        policy = load_model(directory, bidirectional=hides, keep_bf16=kept, mapped=mapped)
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)

@@ -131,3 +131,29 @@ def test_four_processes(replicas: int, tmp_path: Path) -> None:
     assert {name: found[name]["apart"] < NEAR for name in names} == dict.fromkeys(names, True)
     assert all(same_measures(found[name]) for name in names)
     assert found["averaged"] > 0.1
+
+
+def alone(*words: str) -> dict[str, float]:
+    """What a group of one process found."""
+    command = [sys.executable, "-m", "tests.distributed.spread_alone", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def test_the_sampler_reads_the_weights_of_the_last_step() -> None:
+    found = alone("cpu")
+    assert found["gradient"] < NEAR
+    assert max(found["mismatch before"], found["mismatch after"]) < 1e-5
+    assert found["stale"] > 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [("cuda",), ("cuda", "offload")])
+def test_on_a_gpu(words: tuple[str, ...]) -> None:
+    """Products in bf16, with the fused block and CUDA graphs."""
+    found = alone(*words)
+    assert found["gradient"] < 2e-2
+    assert max(found["mismatch before"], found["mismatch after"]) < 0.1 < found["stale"]

@@ -66,6 +66,11 @@ class FSDP2:
                 "distributed.cpu_offload keeps in host memory what a GPU does not need yet, and this is a CPU: "
                 "leave it out"
             )
+        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+            raise UserError(
+                f"distributed.sharding=fsdp2 sums gradients, and torch {torch.__version__} averages them: install a "
+                "newer one"
+            )
         self._world = world
         self._mesh, self._replicas = _mesh(world, replicas), replicas
         self._offload: OffloadPolicy = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()

@@ -44,9 +44,10 @@ def second_model(model: M, world: World | None) -> M:
     """A copy of a model, held as the first is; of whole ones with adapters, a copy of these on the same weights."""
     if world is None or not world.sharding.is_sharded:
         return copied(model)
+    assert isinstance(model, Decoder)
     second = world.sharding.another(model)
-    assert isinstance(second, Decoder)
     second.model.joined.are_spread = True
+    second.gradient_checkpointing = model.gradient_checkpointing  # may have been set since the first was spread
     return second
 
 

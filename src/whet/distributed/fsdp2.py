@@ -136,17 +136,18 @@ class FSDP2:
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
         complete_gradients(parameters)
-        self._world.sum_gradients([parameter for parameter in parameters if not is_spread(parameter)])
-        squares = torch.zeros(2, dtype=torch.float64)  # of what is spread, and of what every rank has
-        for parameter in parameters:
-            assert parameter.grad is not None
-            norm = torch.linalg.vector_norm(local(parameter.grad), dtype=torch.float32)
-            squares[0 if is_spread(parameter) else 1] += norm.double().cpu() ** 2
-        spread, everywhere = float(self._world.sum(squares[:1])) / self._replicas, float(squares[1])
-        total = math.sqrt(spread + everywhere)
+        kept = [parameter for parameter in parameters if not is_spread(parameter)]
+        self._world.sum_gradients(kept)
+        parts, wholes = (
+            [local(cast("Tensor", parameter.grad)) for parameter in parameters if is_spread(parameter) is spread]
+            for spread in (True, False)
+        )
+        # Every group of replicas has all parts once.
+        total = math.sqrt(float(self._world.sum(_squared(parts))) / self._replicas + float(_squared(wholes)))
         if not total <= max_norm:
             share = max_norm / (total + 1e-6)  # as in torch's clipping
-            torch._foreach_mul_([local(cast("Tensor", parameter.grad)) for parameter in parameters], share)
+            for gradients in filter(None, (parts, wholes)):
+                torch._foreach_mul_(gradients, share)
         return total
 
     @property
@@ -227,6 +228,12 @@ class FSDP2:
                         loss = loss + 0 * weight.float().sum() if weight.requires_grad else loss
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _squared(gradients: Sequence[Tensor]) -> Tensor:
+    """(): the sum of the squares of all their elements."""
+    norms = [norm.double() for norm in torch._foreach_norm(list(gradients))] if gradients else [torch.zeros(())]
+    return torch.stack(norms).square().sum().cpu().double()
 
 
 def _mesh(world: World, replicas: int) -> DeviceMesh:

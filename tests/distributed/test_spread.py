@@ -8,16 +8,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.contracts.additive import VARIANTS
 from tests.contracts.command import ENVIRONMENT, as_rank, together
 from tests.distributed.spread_ranks import FAMILIES
 from tests.train import rows_on_disk as on_disk
 from whet.algorithms.preference.preference_table import PREFERENCES, REWARDS
+from whet.distributed.sharding import Replicated
+from whet.distributed.world import World
+from whet.errors import UserError
+from whet.train.spreading.spread_models import held
 
 ROOT = Path(__file__).resolve().parents[2]
 NEAR = 3e-6
@@ -157,3 +163,32 @@ def test_on_a_gpu(words: tuple[str, ...]) -> None:
     found = alone(*words)
     assert found["gradient"] < 2e-2
     assert max(found["mismatch before"], found["mismatch after"]) < 0.1 < found["stale"]
+
+
+def three(**settings: Any) -> World:
+    """Three processes that were never started: what they cannot do is refused before they talk."""
+    return World(rank=0, size=3, device=torch.device("cpu")).sharded("fsdp2", **settings)
+
+
+def test_what_processes_cannot_do_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"distributed.replicas is 2 and there are 3 processes, which it does not divide"
+    ):
+        three(replicas=2)
+    with pytest.raises(UserError, match=r"distributed.cpu_offload keeps in host memory .* this is a CPU: leave it out"):
+        three(cpu_offload=True)
+
+
+def test_one_process_has_everything() -> None:
+    world = World.alone().sharded("fsdp2", replicas=8, cpu_offload=True)
+    assert world == World.alone()
+    assert (world.sharding.name, world.sharding.is_sharded) == ("none", False)
+
+
+def test_models_that_transformers_runs_are_not_spread() -> None:
+    class Spreading(Replicated):
+        is_sharded = True
+
+    world = replace(World.alone(), spread_by=Spreading(World.alone()))
+    with pytest.raises(UserError, match=r"distributed.sharding spreads the families of whet's own decoder"):
+        held(torch.nn.Linear(2, 2), world)

@@ -21,6 +21,8 @@ LONGEST = (
     "test_pipelines.py",
     "cli/test_pipeline.py",
     "contracts/test_additivity_ranks.py",
+    "distributed/test_spread.py",
+    "contracts/test_resumption_spread.py",
     "test_readme.py",
     "cli/test_compare.py",
     "test_contributing.py",

@@ -52,6 +52,54 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         )
         for advantage in ("gae", "raw", "over_batch", "over_greedy")
     },
+    **{
+        f"{key} of whole models": (
+            {"algorithm": "grpo", "distributed": {key: value}},
+            f"distributed.{key} is for models that are spread over processes, and distributed.sharding is none: "
+            "set it to fsdp2, or leave the key out",
+            {"distributed": {"sharding": "fsdp2", key: value}},
+        )
+        for key, value in {"cpu_offload": True, "replicas": 2}.items()
+    },
+    "vllm beside spread models": (
+        {"algorithm": "grpo", "distributed": "fsdp2", "engine": {"name": "vllm"}},
+        "distributed.sharding is fsdp2, and engine.name vllm follows one process that has whole weights: use native",
+        {"engine": {"name": "native"}},
+    ),
+    "an optimizer of whole matrices": (
+        {"algorithm": "grpo", "distributed": "fsdp2", "optimizer": "muon"},
+        "distributed.sharding is fsdp2, which gives every process a part of each matrix, and optimizer.name muon is "
+        "not made for parts: use adamw or lion",
+        {"optimizer": "lion"},
+    ),
+    "two places for master weights": (
+        {"algorithm": "grpo", "distributed": "fsdp2", "optimizer": {"master_weights": "offload"}},
+        "distributed.sharding is fsdp2, which keeps weights in fp32 and multiplies in bf16, and "
+        "optimizer.master_weights is offload: leave it out; distributed.cpu_offload keeps weights in host memory",
+        {"optimizer": "adamw", "distributed": {"sharding": "fsdp2", "cpu_offload": True}},
+    ),
+    "compiled blocks that are spread": (
+        {"algorithm": "grpo", "distributed": "fsdp2", "model": {**MODEL, "compile": True}},
+        "distributed.sharding is fsdp2, whose blocks are whole only while they compute, and model.compile is set: "
+        "leave it out",
+        {"model": MODEL},
+    ),
+    "a quantised base that is spread": (
+        {
+            "algorithm": "grpo",
+            "distributed": "fsdp2",
+            "model": {"path": "somewhere", "lora": {"rank": 4, "quantization": "nf4"}},
+        },
+        "distributed.sharding is fsdp2, and model.lora.quantization is nf4, whose matrices are whole on every process: "
+        "leave out one of the two",
+        {"model": {"path": "somewhere", "lora": {"rank": 4}}},
+    ),
+    "two kinds of offloading": (
+        {"algorithm": "grpo", "distributed": "fsdp2", "offload": {"critic": "always"}},
+        "offload.critic is always and distributed.sharding is fsdp2, which has an offloading of its own: use "
+        "distributed.cpu_offload",
+        {"offload": {"reward": "always"}},
+    ),
     "max_likelihood scaled again": (
         {"algorithm": {"preset": "maxrl", "scaling": "whiten"}},
         "advantage 'max_likelihood' divides by what scaling 'whiten' would too: use algorithm.advantage=center, or "

@@ -47,7 +47,10 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
         ("per_device_train_batch_size=4", "in whet that is batch_size (of all devices together), or rollout.prompts"),
         ("output_dir=here", "in whet that is whet train --out DIR"),
         ("packing=true", "in whet that is update.padding_free, which is on by default"),
-        ("deepspeed=zero.json", "in whet that is offload, for less GPU memory; every process holds all weights"),
+        (
+            "deepspeed=zero.json",
+            "in whet that is distributed.sharding=fsdp2, which spreads weights over GPUs, or offload",
+        ),
         ("use_peft=true", "unknown key 'use_peft': in whet that is model.lora (rank, alpha, targets)"),
         ("eval_strategy=steps", "unknown key 'eval_strategy': in whet that is eval.every_steps"),
         (

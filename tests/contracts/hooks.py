@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from whet.distributed.world import World
-from whet.train.session import session
+from whet.train.session import checkpoint_files
 from whet.train.session.session import Session
 from whet.train.setup import build
 
@@ -63,7 +63,7 @@ def whereabouts(path: Path) -> tuple[int, str]:
 
 def forget_the_optimizer(_: str) -> None:
     """Broken: a resumed run begins with fresh moments."""
-    session.restore_optimizer = lambda *_: None
+    checkpoint_files.restore_optimizer = lambda *_: None
 
 
 def average_over_ranks(_: str) -> None:

@@ -51,7 +51,9 @@ def test_ranks_that_are_killed_one_by_one_and_interrupted_change_no_byte(
     root = tmp_path / "runs"
     kill_one(zygote, recipe, root, 1, "3 whet.distributed.world:World.sum_gradients")
     assert list(by_step(only_run(root) / "checkpoints")) == [2]
-    kill_one(zygote, recipe, root, 0, "1 whet.train.session.session:optimizer_tensors")  # in the middle of a checkpoint
+    kill_one(
+        zygote, recipe, root, 0, "1 whet.train.session.checkpoint_files:optimizer_items"
+    )  # in the middle of a checkpoint
     assert list((only_run(root) / "checkpoints").glob(".tmp-*"))
     ranks = go(zygote, recipe, root, f"1 {TERM} 2 whet.train.online.loop:sample")
     assert [rank.wait() for rank in ranks] == [130, 130], [rank.said() for rank in ranks]

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch._dynamo  # the first optimizer imports it
 
 import whet.cli.commands.train
+import whet.distributed.fsdp2
 import whet.train.start
 from tests.contracts.command import blank_report
 from tests.contracts.hooks import HOOKS
@@ -77,5 +78,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    assert all((whet.cli.commands.train, whet.train.start, torch._dynamo))  # imported for the forks
+    assert all(
+        (whet.cli.commands.train, whet.distributed.fsdp2, whet.train.start, torch._dynamo)
+    )  # imported for the forks
     serve()

@@ -123,7 +123,7 @@ def test_full_disk_is_a_failed_run(published: Package, tmp_path: Path, monkeypat
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("whet.models.storage.safetensors_files.save_file", full)
+    monkeypatch.setattr("whet.models.storage.tensor_file.TensorFile.write", full)
     with pytest.raises(RunFailed, match=r"cannot be saved .*No space left"):
         pull("tiny", cache=tmp_path / "models")
     assert not (tmp_path / "models").exists()

@@ -211,21 +211,21 @@ def test_a_crash_between_deleting_and_writing(
     recipes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one checkpoint nothing is left to resume from, which is said; with two the older one is resumed."""
-    from whet.train.session import session
+    from whet.train.session import checkpoint_files
 
     recipe = {**recipes["sft"], "eval": {"every_steps": 2, "examples": 4, "max_tokens": 6}}
-    original, calls = session.save_file, []
+    original, calls = checkpoint_files.write_items, []
 
-    def full(tensors: Any, path: Path) -> None:
+    def full(path: Path, *given: Any) -> None:
         calls.append(path)
         if len(calls) == 4:
             raise OSError(28, "No space left on device")
-        original(tensors, path)
+        original(path, *given)
 
     for keep, there in ((1, []), (2, ["step-000003"])):
         calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(session, "save_file", full)
+            patch.setattr(checkpoint_files, "write_items", full)
             with pytest.raises(RunFailed, match=r"cannot write checkpoint step-000004.*No space left"):
                 train(recipe, tmp_path / f"run-{keep}", delete_old="before", keep=keep, every_steps=1)
         directory = tmp_path / f"run-{keep}"
@@ -242,14 +242,14 @@ def test_a_crash_between_deleting_and_writing(
 def test_by_default_a_full_disk_costs_no_checkpoint(
     recipes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet.train.session import session
+    from whet.train.session import checkpoint_files
 
-    def full(tensors: Any, path: Path) -> None:
+    def full(path: Path, *given: Any) -> None:
         raise OSError(28, "No space left on device")
 
     train({**recipes["sft"], "steps": STOP}, tmp_path / "run", keep=1)
     with monkeypatch.context() as patch:
-        patch.setattr(session, "save_file", full)
+        patch.setattr(checkpoint_files, "write_items", full)
         with pytest.raises(RunFailed, match=r"the last good checkpoint is .*step-000003"):
             train(recipes["sft"], tmp_path / "run", keep=1)
     run, _ = train(recipes["sft"], tmp_path / "run", keep=1)

@@ -20,6 +20,8 @@ from whet.train.session.out_of_memory import out_of_memory, remedies
         ((), "train adapters, model.lora=16", ""),
         (("model.lora=8",), "in four bits, model.lora.quantization=nf4", "model.lora=16"),
         (("model.lora={rank: 8, quantization: nf4}",), "set engine.max_sequences, e.g. to 64", "model.lora"),
+        (("distributed=fsdp2",), "set distributed.cpu_offload=true", "master_weights"),
+        (("distributed={sharding: fsdp2, cpu_offload: true}",), "engine.max_sequences", "cpu_offload"),
         (("model.gradient_checkpointing=true", "engine.max_sequences=8"), "model.lora=16", "gradient_checkpointing"),
     ],
 )

@@ -27,6 +27,7 @@ from whet.config.parts import (
     BestConfig,
     ColdStartConfig,
     CriticConfig,
+    DistributedConfig,
     EarlyStoppingConfig,
     EngineConfig,
     ObjectiveConfig,
@@ -45,6 +46,8 @@ from whet.config.refusals import (
     refuse_asynchronous,
     refuse_averages,
     refuse_rounded_weights,
+    refuse_spread,
+    refuse_spread_offloading,
     refuse_unevaluable,
     refuse_untrainable,
 )
@@ -115,6 +118,7 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     update: UpdateConfig = UpdateConfig()
     engine: EngineConfig = EngineConfig()
+    distributed: DistributedConfig = DistributedConfig()
     eval: EvalConfig = EvalConfig()
     save: SaveConfig = SaveConfig()
     best: BestConfig = BestConfig()
@@ -136,6 +140,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _trained_weights(self) -> TrainConfig:
         refuse_rounded_weights(self.model, self.optimizer)
+        refuse_spread(self.distributed, self.engine, self.model, self.optimizer)
         return self
 
     @model_validator(mode="after")
@@ -152,7 +157,7 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum", "asynchronous")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum", "asynchronous", "distributed")
     loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
     steps: Positive = 0  # 0, if it is not set: given by `epochs`
     epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
@@ -217,6 +222,7 @@ class OnlineConfig(TrainConfig):
         refuse_averages(self.model, self.optimizer, self.algorithm)
         refuse_engine(self.engine, self.rollout)
         refuse_asynchronous(self.asynchronous, self.algorithm, self.rollout, self.critic, self.engine)
+        refuse_spread_offloading(self.distributed, self.offload)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"
@@ -248,6 +254,7 @@ class OnlineConfig(TrainConfig):
 class OfflineConfig(TrainConfig):
     """Learning from existing rows: those of `data`, or the task's own answers."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("distributed",)
     loop: Literal["offline"] = "offline"  # training on rows (SFT, preferences, reward models)
     objective: ObjectiveConfig = ObjectiveConfig(name="sft")
     data: DataConfig | None = None

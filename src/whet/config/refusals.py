@@ -13,7 +13,9 @@ from whet.config.model_config import ModelConfig
 from whet.config.parts import (
     AsynchronousConfig,
     CriticConfig,
+    DistributedConfig,
     EngineConfig,
+    OffloadConfig,
     OptimizerConfig,
     RolloutConfig,
     TaskConfig,
@@ -87,6 +89,46 @@ def reads_old(algorithm: AlgorithmBase, critic: CriticConfig) -> bool:
     entropy = algorithm.entropy
     shared_critic = "values" in terms(algorithm.cell("advantage")) and critic.model == "shared"
     return shared_critic or (entropy.floor > 0 and entropy.floor_coefficient > 0)
+
+
+def refuse_spread(
+    distributed: DistributedConfig, engine: EngineConfig, model: ModelConfig, optimizer: OptimizerConfig
+) -> None:
+    """Raises a ValueError for what models that are spread over processes cannot do."""
+    for key, field in DistributedConfig.model_fields.items() if distributed.sharding == "none" else ():
+        if getattr(distributed, key) != field.default:
+            raise ValueError(
+                f"distributed.{key} is for models that are spread over processes, and distributed.sharding is none: "
+                "set it to fsdp2, or leave the key out"
+            )
+    quantization = "none" if model.lora is None else model.lora.quantization
+    reasons = {
+        f"and engine.name {engine.name} follows one process that has whole weights: use native": (
+            engine.name != "native"
+        ),
+        f"which gives every process a part of each matrix, and optimizer.name {optimizer.name} is not made for parts: "
+        "use adamw or lion": optimizer.name not in ("adamw", "lion"),
+        "which keeps weights in fp32 and multiplies in bf16, and optimizer.master_weights is "
+        f"{optimizer.master_weights}: leave it out; distributed.cpu_offload keeps weights in host memory": (
+            optimizer.master_weights != "fp32"
+        ),
+        "whose blocks are whole only while they compute, and model.compile is set: leave it out": model.compile,
+        f"and model.lora.quantization is {quantization}, whose matrices are whole on every process: leave out one of "
+        "the two": quantization != "none",
+    }
+    for reason, is_met in reasons.items() if distributed.sharding != "none" else ():
+        if is_met:
+            raise ValueError(f"distributed.sharding is {distributed.sharding}, {reason}")
+
+
+def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:
+    """Raises a ValueError if models that are spread over processes are to be offloaded one by one."""
+    for key in ("reference", "critic", "optimizer") if distributed.sharding != "none" else ():
+        if getattr(offload, key) == "always":
+            raise ValueError(
+                f"offload.{key} is always and distributed.sharding is {distributed.sharding}, which has an offloading "
+                "of its own: use distributed.cpu_offload"
+            )
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:

@@ -151,8 +151,8 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "model.lora.rslora": ("use_rslora",),
     "model.lora.quantization=nf4": ("load_in_4bit", "bnb_4bit_quant_type"),
     "nothing: dropout would make sampler and trainer differ": ("lora_dropout",),
-    "nothing: every process holds all weights": ("fsdp", "zero_stage"),
-    "offload, for less GPU memory; every process holds all weights": ("deepspeed",),
+    "distributed.sharding=fsdp2": ("fsdp", "fsdp_config", "zero_stage"),
+    "distributed.sharding=fsdp2, which spreads weights over GPUs, or offload": ("deepspeed",),
     "optimizer.name": ("optim",),
     "whet train --out DIR (or --runs, the folder of all runs), in Python directory= or root=": (
         "output_dir",

@@ -1,8 +1,8 @@
-"""Data parallelism: the only importer of torch.distributed. Callers do not treat a single process specially.
+"""The processes that train together. Callers do not treat a single process specially.
 
-Every rank holds all weights and works on its own examples. Losses carry global weights, so gradients are *summed*,
-never averaged. Messages are JSON or tensors, nothing pickled. When a rank ends, the others fail: at once if its
-connections break, after `TIMEOUT` seconds otherwise.
+Every rank works on its own examples, and holds all weights unless `sharding` spreads them. Losses carry global weights,
+so gradients are *summed*, never averaged. Messages are JSON or tensors, nothing pickled. When a rank ends, the others
+fail: at once if its connections break, after `TIMEOUT` seconds otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from whet.distributed.sharding import Replicated, Sharding
 from whet.errors import RunFailed, UserError
 
 BUCKET_BYTES = 256 * 2**20  # of flat gradient buckets: few messages, bounded memory
@@ -31,6 +32,7 @@ TIMEOUT = "WHET_RANK_TIMEOUT_SECONDS"  # an environment variable like RANK, not 
 TIMEOUT_SECONDS = 900.0
 GRACE_SECONDS = 5.0  # torch's own timeout comes first
 POLL_SECONDS = 0.05
+TRANSPORT = re.compile("gloo|nccl|connection (closed|reset|refused)|by peer", re.IGNORECASE)  # in torch's messages
 
 T = TypeVar("T")
 
@@ -46,6 +48,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    spread_by: Sharding | None = field(default=None, kw_only=True, compare=False)
 
     @classmethod
     def init(cls, device: str = "auto") -> World:
@@ -68,9 +71,22 @@ class World:
         return cls(rank=rank, size=size, device=local)
 
     @classmethod
-    def alone(cls, device: str = "cpu") -> World:
+    def alone(cls, device: str | torch.device = "cpu") -> World:
         """A world of one, whatever the environment."""
         return cls(rank=0, size=1, device=torch.device(device))
+
+    @property
+    def sharding(self) -> Sharding:
+        """How models are held by the ranks."""
+        return self.spread_by or Replicated(self)
+
+    def sharded(self, name: str, *, replicas: int = 1, cpu_offload: bool = False) -> World:
+        """The same processes with models held as the section `distributed` of a recipe says; one process has all."""
+        if name == "none" or self.size == 1:
+            return self
+        from whet.distributed.fsdp2 import FSDP2  # loads much of torch.distributed, which most runs do not need
+
+        return replace(self, spread_by=FSDP2(self, replicas=replicas, cpu_offload=cpu_offload))
 
     @property
     def is_writer(self) -> bool:
@@ -86,7 +102,7 @@ class World:
         if self.size == 1:
             return tensor
         total = tensor.to(self.device, copy=True)
-        with self._together():
+        with self.together():
             dist.all_reduce(total)
         return total.to(tensor.device)
 
@@ -95,7 +111,7 @@ class World:
         if self.size == 1:
             return value
         largest = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with self._together():
+        with self.together():
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return float(largest)
 
@@ -133,14 +149,14 @@ class World:
             return
         for bucket in _buckets([p.grad for p in parameters if p.grad is not None]):
             flat = torch.cat([grad.reshape(-1) for grad in bucket])
-            with self._together():
+            with self.together():
                 dist.all_reduce(flat)
             for grad, piece in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
                 grad.copy_(piece.view_as(grad))
 
     def barrier(self) -> None:
         if self.size > 1:
-            with self._together():
+            with self.together():
                 dist.barrier()
 
     def require_same(self, values: Mapping[str, Any], fix: str) -> None:
@@ -158,27 +174,36 @@ class World:
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have the same shape."""
         pieces = [torch.empty_like(tensor) for _ in range(self.size)]
-        with self._together():
+        with self.together():
             dist.all_gather(pieces, tensor)
         return pieces
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         """Around collectives: turns the loss of another rank into `RankLost`."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
-            if re.search("timed? ?out", str(error), re.IGNORECASE):
-                raise RankLost(
-                    f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or "
-                    f"needs a larger {TIMEOUT}"
-                ) from error
-            raise RankLost(
-                f"{other} of the run has ended ({_reason(error)}); its own output says why, unless it was killed"
-            ) from error
+            raise self._lost(error) from error
+
+    def explained(self, error: BaseException | None) -> BaseException | None:
+        """The loss of another rank in place of what torch says of it where a pass gathers weights of a spread model."""
+        if self.size == 1 or not isinstance(error, RuntimeError) or isinstance(error, RunFailed):
+            return error
+        return self._lost(error) if TRANSPORT.search(str(error)) else error
+
+    def _lost(self, error: RuntimeError) -> RankLost:
+        other = f"rank {1 - self.rank}" if self.size == 2 else "another process"
+        if re.search("timed? ?out", str(error), re.IGNORECASE):
+            return RankLost(
+                f"{other} of the run did not answer within {timeout_seconds():g} s: it hangs or was stopped, or "
+                f"needs a larger {TIMEOUT}"
+            )
+        return RankLost(
+            f"{other} of the run has ended ({_reason(error)}); its own output says why, unless it was killed"
+        )
 
 
 def _number(name: str, default: int) -> int:

@@ -46,7 +46,8 @@ def masked_metrics(model: CausalLM, text: HeldOutText, world: World, *, has_boun
     a window are predicted, the first one too. Intervals are over windows (over the parts of separate documents in
     them): they cover the draws of masks and of text.
     """
-    told = world.interleave([row for some in text.batches(world) for row in _read(model, some, world, has_bound)])
+    batches = world.sharding.evened(text.batches(world), *[model] * (1 + DRAWS * has_bound))
+    told = world.interleave([row for some in batches for row in _read(model, some, world, has_bound)])
     rows = [MaskedRow(*row) for row in told]
     found: dict[str, float] = {
         "eval/masked_loss": -sum(row.logprobs for row in rows) / sum(row.masked for row in rows),

@@ -66,7 +66,8 @@ def text_metrics(policy: CausalLM, text: HeldOutText, world: World) -> dict[str,
     accuracy's interval counts windows, because tokens of one are correlated. The first token of a row is not predicted;
     bits per character and byte count it like the others.
     """
-    told = world.interleave([row for some in text.batches(world) for row in _read(policy, some, world)])
+    batches = world.sharding.evened(text.batches(world), policy)
+    told = world.interleave([row for some in batches for row in _read(policy, some, world)])
     loss = -sum(logprob for logprob, _, _ in told) / sum(targets for _, _, targets in told)
     bits = loss / math.log(2)
     return {

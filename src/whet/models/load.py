@@ -39,14 +39,17 @@ KV_DTYPE = torch.bfloat16  # the dtype that a summary counts the bytes of a KV c
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def load_model(path: Path, *, bidirectional: bool | None = False, keep_bf16: bool = False) -> CausalLM:
+def load_model(
+    path: Path, *, bidirectional: bool | None = False, keep_bf16: bool = False, mapped: bool = False
+) -> CausalLM:
     """The model of a directory, in fp32: our decoder if it covers the architecture, else transformers' own.
 
     An adapter (PEFT's layout) is merged into its base. Refuses a bidirectional model, or with `bidirectional` a causal
     one; None takes both. With `keep_bf16` matrices of our decoder that are stored in bf16 stay so: a frozen model needs
-    no more.
+    no more. With `mapped` its tensors are as stored and stay in their files until they are read: for a model whose
+    parts are taken one by one.
     """
-    return read_steadily(path, partial(_load, bidirectional=bidirectional, keep_bf16=keep_bf16))
+    return read_steadily(path, partial(_load, bidirectional=bidirectional, keep_bf16=keep_bf16, mapped=mapped))
 
 
 def is_bidirectional(model: object) -> bool:
@@ -54,7 +57,7 @@ def is_bidirectional(model: object) -> bool:
     return isinstance(model, Decoder) and not model.config.causal
 
 
-def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> CausalLM:
+def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False, mapped: bool = False) -> CausalLM:
     if is_adapter(path):
         files = read_adapter(path)
         if files.others:
@@ -80,7 +83,7 @@ def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False) -> Ca
             "made by model.new"
         )
     if found is not None:
-        return _load_decoder(path, *found, hf, keep_bf16=keep_bf16)
+        return _load_decoder(path, *found, hf, keep_bf16=keep_bf16, mapped=mapped)
     # Imported lazily: it takes seconds, and most models do not need it.
     from whet.models.foreign import load_foreign
 
@@ -169,11 +172,11 @@ def checked_config(path: Path) -> dict[str, Any]:
 
 
 def _load_decoder(
-    path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], *, keep_bf16: bool
+    path: Path, family: Family, config: DecoderConfig, hf: Mapping[str, Any], *, keep_bf16: bool, mapped: bool
 ) -> Decoder:
     stored = one_spelling(stored_tensors(path), family.stored_name, path)
     copied = stored.pop("lm_head.weight", None) if config.tied_head else None
-    model = build_decoder(path, family, config, hf, stored, keep_bf16=keep_bf16)
+    model = build_decoder(path, family, config, hf, stored, keep_bf16=keep_bf16, mapped=mapped)
     if copied is not None and not _is_same(copied, model.model.embed_tokens.weight):
         raise UserError(f"{path} has its own lm_head.weight: set tie_word_embeddings to false in {CONFIG}")
     check_head(model, model.head_matrix, str(path))
@@ -192,12 +195,14 @@ def build_decoder(
     stored: Mapping[str, StoredTensor],
     *,
     keep_bf16: bool = False,
+    mapped: bool = False,
 ) -> Decoder:
     """A decoder with the stored tensors, which must have exactly the names and shapes that the config implies."""
     check_claims(hf, path / CONFIG, tensors=len(stored))  # before a module is built for each claimed layer
     model = Decoder(config, family=family.model_type, seed=None, source=hf)
     check_tensors(stored, family.export_weights(model.state_dict()), path)
-    model.load_state_dict(family.import_weights(read_tensors(stored, keep_bf16=keep_bf16)), assign=True)
+    tensors = read_tensors(stored, keep_bf16=keep_bf16, mapped=mapped)
+    model.load_state_dict(family.import_weights(tensors), assign=True)
     return model
 
 

@@ -50,7 +50,7 @@ def start_run(
     world = World.init(recipe.config.device)
     try:
         recipe = replace(recipe, config=with_steps(recipe.config))
-        _check(recipe.config, world, resumed="")
+        world = _checked(recipe.config, world, resumed="")
         large = refuse_rollouts_beyond_memory(recipe.config)
         run = _on_every_rank(world, lambda: RunDirectory.create(root, recipe.name, dump(recipe.config), path=path))
         try:
@@ -88,7 +88,7 @@ def resume_run(
     config = extended(before, saved, overrides)
     world = World.init(config.device)
     try:
-        _check(config, world, resumed=str(path.resolve()))
+        world = _checked(config, world, resumed=str(path.resolve()))
         run = _on_every_rank(world, lambda: RunDirectory.open(path))
         with run:
             if config == saved and lacks_report(config, run):
@@ -149,12 +149,19 @@ def _hidden_from_rewards(config: Config) -> list[str]:
     return [told + " if they need it" * (len(hidden) == 1)] if hidden else []
 
 
-def _check(config: Config, world: World, *, resumed: str) -> None:
-    """Refuses configs that differ between ranks or give a rank no rows, before anything is written."""
+def _checked(config: Config, world: World, *, resumed: str) -> World:
+    """Refuses configs that differ between ranks or give a rank no rows, before anything is written.
+
+    Returns the world that holds models as the config says.
+    """
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
     share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
+    if isinstance(config, CollectConfig):
+        return world
+    how = config.distributed
+    return world.sharded(how.sharding, replicas=how.replicas, cpu_offload=how.cpu_offload)
 
 
 def _on_every_rank(world: World, make: Callable[[], RunDirectory]) -> RunDirectory:

@@ -26,12 +26,13 @@ from whet.errors import UserError
 from whet.models.adapters.lora import LoRALinear
 from whet.models.cpu.column_decode import are_few_rows, product_of_rows, quickest_reader
 from whet.models.decoder.families import export_config, family_named
-from whet.models.decoder.joined_weights import JoinedWeights
+from whet.models.decoder.joined_weights import Joined, JoinedWeights
 from whet.models.decoder.kv_cache import GrowingRows, KVCache, LatentCache
 from whet.models.decoder.latent_attention import LatentAttention
 from whet.models.decoder.mlp import MLP, Experts
 from whet.models.decoder.norm import Norm
-from whet.models.kernels.fused_block import fused_trunk
+from whet.models.decoder.stored_weights import stored_pieces, stored_shapes
+from whet.models.kernels.fused_block import BlockShape, fused_block, fused_trunk
 from whet.models.layers.attention import Attend, Rotation, causal_attention, rotary_angles, rotate, soft_capped
 from whet.models.layers.decoder_config import (
     DecoderConfig,
@@ -48,6 +49,7 @@ from whet.models.layers.packing import Packing
 from whet.models.layers.part_shapes import RopeScaling
 from whet.models.protocol import Cache
 from whet.models.storage.safetensors_files import write_model
+from whet.models.storage.tensor_file import Whole, as_it_is
 
 __all__ = ["Decoder", "DecoderConfig", "KVCache", "RopeScaling", "causal_attention", "parameter_count"]
 
@@ -149,10 +151,14 @@ class Decoder(nn.Module):
         last: Tensor = self.model.norm(states[:, 0])
         return last
 
-    def save(self, directory: Path, dtype: torch.dtype | None = torch.float32) -> None:
-        """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them."""
-        config = export_config(self.family, self.config, self.source)
-        write_model(directory, config, self.family.export_weights(self.state_dict()), dtype)
+    def save(self, directory: Path | None, dtype: torch.dtype | None = torch.float32, whole: Whole = as_it_is) -> None:
+        """Writes config.json and model.safetensors as `AutoModelForCausalLM.from_pretrained` reads them.
+
+        `whole`: of weights that are spread over processes, all of which call this; one of them names a directory.
+        """
+        config, weights = export_config(self.family, self.config, self.source), self.state_dict()
+        pieces = stored_pieces(self.family, weights, whole)
+        write_model(directory, config, stored_shapes(self.family, weights), dtype, pieces)
 
     def _checked(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """The tokens with id 0 in the padding, which may hold any id, also an invalid one."""
@@ -236,6 +242,10 @@ class Block(nn.Module):
         before, after, before_mlp, after_mlp = self.norms()
         states = states + _normed(after, self.self_attn(_normed(before, states), rotation, attend))
         return states + _normed(after_mlp, self.mlp(_normed(before_mlp, states)))
+
+    def fused(self, joined: Callable[[], Joined], states: Tensor, shape: BlockShape) -> Tensor:
+        """(N, D) → (N, D): the forward pass of packed tokens. A method, because a spread block is whole only within."""
+        return fused_block(self, joined, states, shape)
 
     def norms(self) -> Sequence[Norm | None]:
         """Before attention, after it, before the MLP, after it; None where there is none."""

@@ -112,12 +112,13 @@ class JoinedWeights:
     `_version` alone). Of a model with adapters the copies hold W + s·B·A. Only the adapters change there, and they are
     small: they are compared with those that were folded in last. Weights in bf16 become views of their joined tensors:
     trainer, optimizer and sampler then read and write one copy. Of a quantised model the copies of all blocks exist
-    only while it samples; a training pass makes those of one block at a time.
+    only while it samples; a training pass makes those of one block at a time, as of a model that is spread.
     """
 
     def __init__(self, *, one_block: bool = False) -> None:
         """`one_block`: packed passes keep the copy of one block at a time, as of a quantised model."""
         self.one_block = one_block
+        self.are_spread = False  # blocks over several processes: each is whole only while it computes
         self._copies: dict[torch.dtype, list[Joined]] = {}
         self._folded: dict[torch.dtype, Tensor] = {}  # all A and B in the copies; empty: the base alone
 
@@ -139,10 +140,10 @@ class JoinedWeights:
     def by_block(self, blocks: Sequence[Any], dtype: torch.dtype) -> list[Callable[[], Joined]]:
         """For a packed pass: what gives each block its copy when the pass enters it, forwards and backwards.
 
-        The copy of a quantised block is freed when the next one is made, and made again by the backward pass. No
-        weight changes between a forward pass and its backward pass.
+        The copy of a quantised or spread block is freed when the next one is made, and made again by the backward pass.
+        No weight changes between a forward pass and its backward pass.
         """
-        if not self.one_block and not _is_quantized(blocks):
+        if not (self.one_block or self.are_spread or _is_quantized(blocks)):
             return [partial(_given, joined) for joined in self.refreshed(blocks, dtype)]
         newest: dict[int, Joined] = {}
 

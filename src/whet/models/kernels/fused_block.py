@@ -62,11 +62,12 @@ def fused_trunk(trunk: Trunk, packing: Packing, *, recompute: bool) -> Tensor:
         ops=ops,
     )
     states: Tensor = trunk.embed_tokens(packing.tokens).float()  # a frozen one may be bf16
-    for block, joined in zip(trunk.layers, trunk.joined.by_block(list(trunk.layers), dtype), strict=True):
+    blocks: Any = trunk.layers
+    for block, joined in zip(blocks, trunk.joined.by_block(list(trunk.layers), dtype), strict=True):
         if recompute and torch.is_grad_enabled():
-            states = checkpoint(fused_block, block, joined, states, shape, use_reentrant=False)
+            states = checkpoint(block.fused, joined, states, shape, use_reentrant=False)
         else:
-            states = fused_block(block, joined, states, shape)
+            states = block.fused(joined, states, shape)
     return states
 
 

@@ -6,6 +6,7 @@ up to it, so padding, packing and the other rows of a batch do not change it. Kn
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from whet.models.adapters.peft_files import AdapterFiles, apply_adapter, read_ad
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.families import export_config
 from whet.models.decoder.family import Family
+from whet.models.decoder.stored_weights import stored_pieces, stored_shapes
 from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.load import build_decoder, checked_config, layer_prefix, load_model, own_layers
@@ -34,6 +36,7 @@ from whet.models.storage.safetensors_files import (
     stored_tensors,
     write_model,
 )
+from whet.models.storage.tensor_file import Whole, as_it_is
 from whet.models.text.tokenizers import load_tokenizer, with_padding
 
 HEADS = ("score", "classifier")  # transformers' names of the linear head of a classifier
@@ -83,13 +86,17 @@ class RewardModel(nn.Module):
             return scores
         return scores.sigmoid() if self.kind == "outcome" else 1 - scores.softmax(dim=-1)[:, BAD]
 
-    def save(self, directory: Path, dtype: torch.dtype | None = torch.float32) -> None:
-        """Writes a checkpoint of transformers' sequence classifier (one class) or token classifier, and settings."""
+    def save(self, directory: Path | None, dtype: torch.dtype | None = torch.float32, whole: Whole = as_it_is) -> None:
+        """Writes a checkpoint of transformers' sequence classifier (one class) or token classifier, and settings.
+
+        `whole`: of weights that are spread over processes, all of which call this; one of them names a directory.
+        """
         if isinstance(self.trunk, Decoder):
-            write_classifier(directory, self.trunk, self.head, pad=self.pad, dtype=dtype)
+            write_classifier(directory, self.trunk, self.head, pad=self.pad, dtype=dtype, whole=whole)
         else:
             self.trunk.save(directory, dtype)  # transformers' own classifier, head included
-        write_settings(directory, self.settings)
+        if directory is not None:
+            write_settings(directory, self.settings)
 
 
 def pack_through(tokens: Tensor, mask: Tensor, groups: Tensor | None = None) -> Packing:
@@ -160,14 +167,21 @@ class LinearValue(nn.Module):
 
 
 def write_classifier(
-    directory: Path, trunk: Decoder, head: nn.Linear, *, pad: int | None, dtype: torch.dtype | None = torch.float32
+    directory: Path | None,
+    trunk: Decoder,
+    head: nn.Linear,
+    *,
+    pad: int | None,
+    dtype: torch.dtype | None = torch.float32,
+    whole: Whole = as_it_is,
 ) -> None:
     """Writes config.json and model.safetensors as transformers' classifiers of this family read them."""
-    name = head_name(trunk.family, head.out_features)
-    weights: dict[str, Tensor] = trunk.family.export_weights(trunk.state_dict())
-    weights |= {f"{name}.{leaf}": tensor for leaf, tensor in head.state_dict().items()}
+    name, weights = head_name(trunk.family, head.out_features), trunk.state_dict()
+    own = {f"{name}.{leaf}": tensor for leaf, tensor in head.state_dict().items()}
+    shapes = stored_shapes(trunk.family, weights) | own
+    pieces = chain(stored_pieces(trunk.family, weights, whole), own.items())
     config = export_config(trunk.family, trunk.config, trunk.source) | _classifier_entries(trunk.family, head, pad)
-    write_model(directory, config, weights, dtype)
+    write_model(directory, config, shapes, dtype, pieces)
 
 
 def head_name(family: Family, classes: int) -> str:

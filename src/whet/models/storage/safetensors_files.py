@@ -2,19 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.storage.rounding import rounded
+from whet.models.storage.tensor_file import TensorFile
 
 SINGLE = "model.safetensors"
 LARGEST_HEADER = 2**25  # bytes, about a hundred for each tensor
@@ -135,10 +136,13 @@ def check_tensors(stored: Mapping[str, StoredTensor], expected: Mapping[str, Ten
             raise UserError(f"{directory}: tensor {name!r} has shape {stored[name].shape}, config.json implies {shape}")
 
 
-def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False) -> dict[str, Tensor]:
+def read_tensors(
+    stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False, mapped: bool = False
+) -> dict[str, Tensor]:
     """The tensors in fp32, copied: the files may be replaced while the model is in use.
 
-    With `keep_bf16` matrices that are stored in bf16 stay so, for models that are frozen.
+    With `keep_bf16` matrices that are stored in bf16 stay so, for models that are frozen. With `mapped` tensors are as
+    stored, in memory that maps the files: processes share it, and what is not read takes none.
     """
     by_file: dict[Path, list[str]] = {}
     for name, tensor in stored.items():
@@ -154,47 +158,63 @@ def read_tensors(stored: Mapping[str, StoredTensor], *, keep_bf16: bool = False)
                 for name in names:
                     is_kept = keep_bf16 and stored[name].dtype == "BF16" and len(stored[name].shape) > 1
                     dtype = torch.bfloat16 if is_kept else torch.float32
-                    tensors[name] = handle.get_tensor(stored[name].name).to(dtype, copy=True)
+                    read: Tensor = handle.get_tensor(stored[name].name)
+                    as_stored = mapped and read.dtype is not torch.float64
+                    tensors[name] = read if as_stored else read.to(dtype, copy=True)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} is damaged or truncated ({error}): copy it again") from error
     return tensors
 
 
 def write_model(
-    directory: Path,
+    directory: Path | None,
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype | None = torch.float32,
+    pieces: Iterable[tuple[str, Tensor]] | None = None,
 ) -> None:
     """Writes the weights, then config.json, into an existing directory; fp32 weights are rounded to `dtype`.
 
-    Without one every tensor is written as it is.
+    Without one every tensor is written as it is. Of a model that is spread over processes `tensors` have its shapes
+    alone and `pieces` the whole tensors, in any order; a process that writes nothing names no directory.
 
-    They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One file's
-    tensors are in memory at a time.
+    They are one file, model.safetensors; above SHARD_BYTES several with an index, as transformers has them. One tensor
+    is copied at a time.
     """
+    pieces = tensors.items() if pieces is None else pieces
+    if directory is None:
+        for _ in pieces:
+            pass
+        return
     if dtype not in (None, torch.float32):
         name = str(dtype).removeprefix("torch.")
         config = {**config, "dtype": name, "torch_dtype": name}
-    sizes = {name: tensor.numel() * (dtype or tensor.dtype).itemsize for name, tensor in tensors.items()}
-    shards = _shards(sizes)
+    shapes = {name: torch.empty(t.shape, dtype=dtype or t.dtype, device="meta") for name, t in tensors.items()}
+    shards = _shards({name: _size(shape) for name, shape in shapes.items()})
     homes: dict[str, str] = {}
     try:
-        for number, names in enumerate(shards, start=1):
-            file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
-            save_file(
-                {name: rounded(name, tensors[name], dtype or tensors[name].dtype).contiguous() for name in names},
-                directory / file,
-                metadata={"format": "pt"},
-            )
-            (directory / file).chmod(FILE_MODE)
-            homes |= dict.fromkeys(names, file)
+        with ExitStack() as stack:
+            files: dict[str, TensorFile] = {}
+            for number, names in enumerate(shards, start=1):
+                file = SINGLE if len(shards) == 1 else SHARD.format(number, len(shards))
+                own = {name: shapes[name] for name in names}
+                files[file] = stack.enter_context(closing(TensorFile(directory / file, own, {"format": "pt"})))
+                (directory / file).chmod(FILE_MODE)
+                homes |= dict.fromkeys(names, file)
+            for name, tensor in pieces:
+                files[homes[name]].write(name, rounded(name, tensor, dtype or tensor.dtype))
+            for one in files.values():
+                one.require_all()
         if len(shards) > 1:
-            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": homes}
+            index = {"metadata": {"total_size": sum(map(_size, shapes.values()))}, "weight_map": homes}
             (directory / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
         raise RunFailed(f"{directory}: the model cannot be saved ({error})") from error
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _shards(sizes: Mapping[str, int]) -> list[list[str]]:
@@ -217,10 +237,10 @@ class HasStateDict(Protocol):
 
 
 def fingerprint(model: HasStateDict) -> str:
-    """The sha256 of names, shapes, dtypes and bytes of all weights; bf16 counts as the fp32 of the same value."""
+    """The sha256 of names, shapes, dtypes and bytes of all weights; bf16 and fp16 count as fp32 of the same value."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+        plain = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
         digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
         digest.update(plain.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -7,23 +7,28 @@ import torch
 from torch import Tensor, nn
 
 from whet.config import OnlineConfig
+from whet.distributed.sharding import take_over
+from whet.distributed.world import World
 from whet.models.adapters.lora import copied, has_adapters
+from whet.models.decoder.decoder import Decoder
 from whet.models.layers.packing import Packing, pack
 from whet.models.logprobs import ValueHead, token_values
 from whet.models.protocol import CausalLM
 from whet.models.reward.reward_model import LinearValue
+from whet.models.storage.tensor_file import Named, Whole, as_it_is
 from whet.records import Sequences
 from whet.train.optimizers.optimizer import (
     learning_rate,
     make_optimizer,
     master_bytes,
     moment_count,
-    optimizer_tensors,
+    optimizer_items,
     restore_optimizer,
     set_learning_rate,
 )
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.offloading import size_of
+from whet.train.spreading.spread_models import second_model
 
 WEIGHT = "weight/"
 
@@ -31,11 +36,13 @@ WEIGHT = "weight/"
 class Critic(nn.Module, Checkpointed):
     """A value head on the policy's trunk or on a copy of it, with its own optimizer."""
 
-    def __init__(self, policy: CausalLM, config: OnlineConfig) -> None:
+    def __init__(self, policy: CausalLM, config: OnlineConfig, world: World | None = None) -> None:
+        """`world`: of a policy that is spread over its ranks, as the critic then is."""
         super().__init__()
-        self.device = next(policy.parameters()).device  # its weights may be offloaded elsewhere
+        # Its weights may be offloaded elsewhere.
+        self.device = next(policy.parameters()).device if world is None else world.device
         self.config = config
-        self.trunk = None if config.critic.model == "shared" else _trunk(policy)
+        self.trunk = None if config.critic.model == "shared" else _trunk(policy, world)
         self.head = LinearValue(state_width(policy)).to(self.device)
         rate = config.critic.lr if config.critic.lr is not None else config.optimizer.lr
         self.settings = config.optimizer.model_copy(update={"lr": rate})
@@ -77,8 +84,12 @@ class Critic(nn.Module, Checkpointed):
         return ((name, p) for name, p in self.named_parameters() if p.requires_grad or not is_adapted)
 
     def tensors(self) -> dict[str, Tensor]:
-        weights = {f"{WEIGHT}{name}": parameter.detach() for name, parameter in self._saved()}
-        return {**weights, **optimizer_tensors(self.optimizer, self, self.config.save.optimizer)}
+        return dict(self.items(as_it_is))
+
+    def items(self, whole: Whole) -> Named:
+        for name, parameter in self._saved():
+            yield f"{WEIGHT}{name}", whole(parameter.detach())
+        yield from optimizer_items(self.optimizer, self, self.config.save.optimizer, whole)
 
     def saved_sizes(self) -> tuple[int, int]:
         weights = size_of(parameter for _, parameter in self._saved())
@@ -87,21 +98,23 @@ class Critic(nn.Module, Checkpointed):
     @torch.no_grad()
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         for name, parameter in self._saved():
-            parameter.copy_(tensors[f"{WEIGHT}{name}"])
+            take_over(parameter, tensors[f"{WEIGHT}{name}"])
         restore_optimizer(self.optimizer, self, tensors, self.device)
 
 
 def state_width(policy: CausalLM) -> int:
     """D, the size of a hidden state."""
+    if isinstance(policy, Decoder):
+        return policy.config.width
     device = next(policy.parameters()).device
     with torch.no_grad():
         token = torch.zeros(1, 1, dtype=torch.int64, device=device)
         return int(policy.hidden(token, torch.ones(1, dtype=torch.int64, device=device)).shape[-1])
 
 
-def _trunk(policy: CausalLM) -> Any:
+def _trunk(policy: CausalLM, world: World | None) -> Any:
     """A copy of the policy, or adapters on the same frozen weights; its LM head is unused and not trained."""
-    trunk: Any = copied(policy)
+    trunk: Any = copied(policy) if world is None else second_model(policy, world)
     if has_adapters(trunk):
         return trunk
     for name, parameter in trunk.named_parameters():

@@ -91,8 +91,8 @@ def build_learner(parts: Parts[CausalLM], config: OnlineConfig, world: World) ->
         policy=parts.policy,
         optimizer=parts.optimizer,
         algorithm=algorithm,
-        reference=build_reference(algorithm, parts.policy, parts.tokenizer, parts.task, config),
-        critic=Critic(parts.policy, config) if algorithm.needs_values else None,
+        reference=build_reference(algorithm, parts.policy, parts.tokenizer, parts.task, config, world),
+        critic=Critic(parts.policy, config, world) if algorithm.needs_values else None,
         config=config,
         world=world,
         old=old_source(algorithm, config, is_exact=parts.engine.is_exact),
@@ -214,6 +214,7 @@ def build_offloading(learner: Learner, grader: Grader) -> Present:
     device = learner.world.device
     if device.type != "cuda":  # nothing to offload: device memory is host memory
         return nullcontext
+    is_spread, ranks = learner.world.sharding.is_sharded, learner.world.size
     found = offload_candidates(learner, grader)
     groups = [group["params"] for one in learner.every_optimizer for group in one.param_groups]
     count = sum(parameter.numel() for group in groups for parameter in group)
@@ -222,13 +223,17 @@ def build_offloading(learner: Learner, grader: Grader) -> Present:
     copies = dequantized_bytes(learner.policy) or own
     settings = learner.config.optimizer
     sizes = {name: size_of(model.parameters()) for name, (model, _) in found.items()}
-    if settings.master_weights != "offload":  # then the moments are in host memory already
-        sizes["optimizer"] = count * STATE_BYTES[settings.name]
+    moment_bytes = count * STATE_BYTES[settings.name]
+    # Weights; as much for their bf16 copy and the engine's buffers; gradients.
+    resident = own + copies + count * FP32_BYTES
+    if is_spread:  # its moments stay with its parts, and the engine's copy is in bf16
+        resident = (own + count * FP32_BYTES + moment_bytes) // ranks + copies // 2
+    elif settings.master_weights != "offload":  # then the moments are in host memory already
+        sizes["optimizer"] = moment_bytes
     away = to_offload(
         learner.config.offload.model_dump(),
         sizes,
-        # Weights; as much for their bf16 copy and the engine's buffers; gradients.
-        resident=own + copies + count * FP32_BYTES,
+        resident=resident,
         memory=torch.cuda.get_device_properties(device).total_memory,
     )
     offloaded = {name: weights(*found[name], device) for name in away & found.keys()}
@@ -241,7 +246,8 @@ def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.M
     """Models other than the policy that are loaded (reference, reward model, critic), and whether each is frozen."""
     found: dict[str, tuple[nn.Module, bool]] = {}
     reference, critic = learner.reference, learner.critic
-    shares = has_adapters(learner.policy)  # then reference and critic are adapters on the policy's own weights
+    # Then reference and critic are adapters on the policy's own weights, or their sharding offloads them.
+    shares = has_adapters(learner.policy) or learner.world.sharding.is_sharded
     if reference is not None and isinstance(reference.model, nn.Module) and not shares:
         found["reference"] = (reference.model, reference.sync_steps is None)
     if isinstance(grader, ModelGrader) and not (shares and shares_memory(grader.model, learner.policy)):

@@ -55,7 +55,11 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         if reference is None and critic is None:
             return Frozen(old=old, entropies=entropies, ref=None, values=None)
     batches = list(passes(sequences, prompts, config.update, learner.policy))
-    for rows in batches if learner.old == "read" or critic is not None else ():
+    even = learner.world.sharding.evened
+    passed = [learner.policy] if learner.old == "read" else []
+    if critic is not None and (head is None or not passed):
+        passed.append(critic.trunk or learner.policy)
+    for rows in even(batches, *passed) if passed else ():
         s, packing, place = _batch(sequences, prompts, rows, config.update)
         own = None
         with autocast(s.tokens.device):
@@ -67,7 +71,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
             if critic is not None:
                 assert worth is not None
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
-    for rows in batches if reference is not None else ():
+    for rows in even(batches, reference.passed) if reference is not None else ():
         assert ref is not None
         assert reference is not None
         s, packing, place = _batch(sequences, prompts, rows, config.update)
@@ -97,7 +101,8 @@ def values_ahead(learner: Learner, rollouts: Sequence[Rollout], s: Sequences, pr
     if learner.critic is None or not learner.config.critic.bootstrap_truncated:
         return ahead
     rows = (cut & s.mask.any(dim=1)).nonzero()[:, 0]
-    for some in passes(take(s, rows), prompts[rows], learner.config.update, learner.policy):
+    batches = passes(take(s, rows), prompts[rows], learner.config.update, learner.policy)
+    for some in learner.world.sharding.evened(batches, learner.critic.trunk or learner.policy):
         with autocast(s.mask.device):
             ahead[rows[some]] = learner.critic.values_after(learner.policy, take(s, rows[some]), prompts[rows[some]])
     return ahead

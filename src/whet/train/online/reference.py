@@ -8,13 +8,16 @@ from torch import Tensor, nn
 
 from whet.algorithms.table import Algorithm
 from whet.config import OnlineConfig
+from whet.distributed.sharding import local, take_over
+from whet.distributed.world import World
 from whet.models.adapters.base_view import BaseView
-from whet.models.adapters.lora import copied, has_adapters
+from whet.models.adapters.lora import has_adapters
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import HasText, Task
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import random_policy
+from whet.train.spreading.spread_models import held, second_model
 
 BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted where a task has no text of its own
 OTHER_SEED = 1  # added to the seed: random weights other than the policy's
@@ -26,6 +29,11 @@ class Reference(Checkpointed):
     def __init__(self, model: Any, *, sync_steps: int | None = None, ema: float = 0.0, is_saved: bool = False) -> None:
         self.model, self.is_saved = model, is_saved or sync_steps is not None
         self.sync_steps, self.ema = sync_steps, ema
+
+    @property
+    def passed(self) -> Any:
+        """The model that a pass goes through: of a view without adapters the one that has them."""
+        return self.model.beneath if isinstance(self.model, BaseView) else self.model
 
     def is_due(self, step: int) -> bool:
         """Whether it is synced after this step."""
@@ -43,7 +51,7 @@ class Reference(Checkpointed):
         """reference ← (1 − ema) · policy + ema · reference."""
         new = dict(policy.named_parameters())
         for name, parameter in self._own():
-            parameter.lerp_(new[name], 1 - self.ema)
+            local(parameter).lerp_(local(new[name]), 1 - self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, unless they are those of the start model."""
@@ -55,13 +63,21 @@ class Reference(Checkpointed):
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         if self.is_saved:
             for name, parameter in self._own():
-                parameter.copy_(tensors[name])
+                take_over(parameter, tensors[name])
 
 
 def build_reference(
-    algorithm: Algorithm, policy: CausalLM, tokenizer: Tokenizer, task: Task, config: OnlineConfig
+    algorithm: Algorithm,
+    policy: CausalLM,
+    tokenizer: Tokenizer,
+    task: Task,
+    config: OnlineConfig,
+    world: World | None = None,
 ) -> Reference | None:
-    """The reference that the config names, if the algorithm needs one; `policy` has the start weights."""
+    """The reference that the config names, if the algorithm needs one; `policy` has the start weights.
+
+    `world`: of a policy that is spread over its ranks, as the reference then is.
+    """
     kl = config.algorithm.kl
     if not algorithm.needs_reference:
         return None
@@ -72,7 +88,8 @@ def build_reference(
     if kl.reference == "random":
         assert config.model.new is not None
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
-        return Reference(frozen(other.to(next(policy.parameters()).device)))
+        here = World.alone(next(policy.parameters()).device) if world is None else world
+        return Reference(frozen(held(other, here)))
     sync_steps = kl.sync_steps if kl.reference == "sync" else None
     # A repeated cold start may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
@@ -80,7 +97,7 @@ def build_reference(
         assert isinstance(policy, nn.Module)
         model: Any = BaseView(policy)
     else:
-        model = frozen(copied(policy))
+        model = frozen(second_model(policy, world))
     return Reference(model, sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
 
 

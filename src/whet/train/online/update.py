@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +96,9 @@ def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iter
     even = global_weights(token_mean, mask, world, max_tokens=config.rollout.max_tokens)
     policy_learns = critic is None or not critic.is_warming_up(step)
     head = None if critic is None else critic.beside(policy_learns)
-    for rows in passes(batch.sequences, batch.prompts, config.update, learner.policy):
+    batches = passes(batch.sequences, batch.prompts, config.update, learner.policy)
+    learning, frozen = _passed(learner, policy_learns)
+    for rows in world.sharding.evened(batches, *learning, frozen=frozen):
         micro = take_batch(batch, rows)
         s = micro.sequences
         packing = packed(s, micro.prompts, config.update)
@@ -133,6 +136,16 @@ def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iter
             missed = _critic_loss(micro, values, critic.config.critic.clip, tally) * even[rows, :width]
             loss = loss + critic.config.critic.coefficient * missed.sum()
         yield finite(loss, tokens=s.tokens, logprobs=reading.logprobs, advantages=micro.advantages)
+
+
+def _passed(learner: Learner, policy_learns: bool) -> tuple[list[Any], list[Any]]:
+    """The models that a micro-batch passes through, once for each time: with gradients, and without."""
+    policy, critic = learner.policy, learner.critic
+    if critic is None or (critic.trunk is None and policy_learns):
+        return [policy], []
+    if critic.trunk is None:  # its log-probs are read, and the states for the head, which alone learns
+        return [], [policy, policy]
+    return ([policy, critic.trunk], []) if policy_learns else ([critic.trunk], [policy])
 
 
 def _supply(micro: Batch, reading: TokenReading) -> dict[str, Tensor | None]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 from typing import Any, Protocol
 
@@ -12,10 +13,12 @@ from torch import Tensor
 from whet.algorithms import cells
 from whet.config import OptimizerConfig
 from whet.config.parts import SavedOptimizer
+from whet.distributed.sharding import held_like, is_spread
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.models.half_precision import accumulate_in_fp32
+from whet.models.storage.tensor_file import Named, Whole, as_it_is
 from whet.train.optimizers.lion import Lion
 from whet.train.optimizers.muon import Muon
 from whet.train.optimizers.rounded_adamw import RoundedAdamW
@@ -88,21 +91,22 @@ def _groups(model: Trainable, config: OptimizerConfig) -> list[dict[str, Any]]:
         "hidden": lambda p: id(p) in hidden,
         "all": lambda _: True,
     }
-    found: dict[tuple[bool, bool], list[Tensor]] = {}
+    found: dict[tuple[bool, bool, bool], list[Tensor]] = {}
+    # Fused optimizers do not take parts of tensors and whole ones in one group.
     # Decayed ones first, as in checkpoints of earlier versions.
-    kinds = [(is_muon, decay) for is_muon in (True, False) for decay in (True, False)]
+    kinds = list(product((True, False), repeat=3))
     for _, p in model.named_parameters():
         if p.requires_grad:
-            kind = (config.name == "muon" and id(p) in hidden, decays[config.weight_decay_on](p))
+            kind = (config.name == "muon" and id(p) in hidden, decays[config.weight_decay_on](p), is_spread(p))
             found.setdefault(kind, []).append(p)
     return [
         {
-            "params": found[is_muon, decay],
+            "params": found[is_muon, decay, spread],
             "weight_decay": config.weight_decay if decay else 0.0,
             **({"matrices": is_muon} if config.name == "muon" else {}),
         }
-        for is_muon, decay in kinds
-        if (is_muon, decay) in found
+        for is_muon, decay, spread in kinds
+        if (is_muon, decay, spread) in found
     ]
 
 
@@ -185,7 +189,7 @@ def descend(
         raise NotFinite(f"the loss is {float(total)}")
     if not proceed():
         return None
-    norms = [_clipped(optimizer, world, max_grad_norm) for optimizer in optimizers]
+    norms = [world.sharding.clip(_weights(optimizer), max_grad_norm) for optimizer in optimizers]
     for norm in norms:
         if not math.isfinite(norm):
             raise NotFinite(f"the loss is {float(total):g} but the norm of its gradient is {norm}")
@@ -194,18 +198,8 @@ def descend(
     return Descent(loss=float(total), grad_norms=tuple(norms))
 
 
-def _clipped(optimizer: torch.optim.Optimizer, world: World, max_grad_norm: float) -> float:
-    """Sums an optimizer's gradient over ranks and clips it; returns the norm before clipping."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter in parameters:
-        if parameter.grad is None:  # a rank without rows still takes part in the sum
-            parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
-    world.sum_gradients(parameters)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if not bool(norm <= max_grad_norm):  # skips two passes over all gradients
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
-    return float(norm)
+def _weights(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def finite(loss: Tensor, **culprit: Tensor) -> Tensor:
@@ -221,18 +215,20 @@ def optimizer_tensors(
     optimizer: torch.optim.Optimizer, model: Trainable, how: SavedOptimizer = "exact"
 ) -> dict[str, Tensor]:
     """Optimizer state by parameter name, for safetensors; moments as `save.optimizer` says."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{moment}/{names[parameter]}": _savable(moment, value)
-        for parameter, state in optimizer.state.items()
-        for kept, each in state.items()
-        for moment, value in packed(kept, torch.as_tensor(each), how)
-    }
+    return dict(optimizer_items(optimizer, model, how, as_it_is))
+
+
+def optimizer_items(optimizer: torch.optim.Optimizer, model: Trainable, how: SavedOptimizer, whole: Whole) -> Named:
+    """`optimizer_tensors` one by one, made of whole states."""
+    for name, parameter in model.named_parameters():
+        for kept, each in optimizer.state.get(parameter, {}).items():
+            for moment, value in packed(kept, whole(torch.as_tensor(each)), how):
+                yield f"{moment}/{name}", _savable(moment, value)
 
 
 def _savable(moment: str, value: Tensor) -> Tensor:
     """A state as safetensors takes it: bitsandbytes shares the maps of its codes."""
-    tensor = value.cpu().contiguous()
+    tensor = value if value.is_meta else value.cpu().contiguous()
     return tensor.clone() if moment.startswith("qmap") else tensor
 
 
@@ -247,25 +243,28 @@ def restore_optimizer(
     `device` is that of the optimizer, if the weights are offloaded; fused AdamW keeps its step count there.
     """
     known = {name for name, _ in model.named_parameters()}
-    saved: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in unpacked(tensors):
+    saved: dict[str, list[str]] = {}
+    for key in tensors:
         moment, _, name = key.partition("/")
         if name in known and moment != WEIGHT:
-            saved.setdefault(name, {})[moment] = tensor
+            saved.setdefault(name, []).append(key)
     if not saved:
         return
-    has_moments = any(own.keys() != {MASTER} for own in saved.values())  # not with save.optimizer=none
+    # Not with save.optimizer=none.
+    has_moments = any(key.partition("/")[0] != MASTER for keys in saved.values() for key in keys)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or (not has_moments and name not in saved):
             continue
-        own, expected = saved.get(name, {}), _state_names(optimizer, parameter) if has_moments else (MASTER,)
+        stored = {key: tensors[key] for key in saved.get(name, ())}  # of one parameter at a time
+        own = {key.partition("/")[0]: tensor for key, tensor in unpacked(stored)}
+        expected = _state_names(optimizer, parameter) if has_moments else (MASTER,)
         if not set(expected) <= own.keys() or own[expected[0]].shape != parameter.shape:
             raise UserError(f"the checkpoint's optimizer state does not fit parameter {name!r}: it is of another model")
         if isinstance(optimizer, StreamedAdamW):
             optimizer.take(parameter, own)
             continue
         optimizer.state[parameter] = {
-            moment: int(tensor) if tensor.dtype == torch.int64 else tensor.to(device or parameter.device)
+            moment: int(tensor) if tensor.dtype == torch.int64 else held_like(tensor, parameter, device)
             for moment, tensor in own.items()
         }
 

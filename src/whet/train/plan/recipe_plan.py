@@ -230,6 +230,8 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
     found = []
     if config.device == "cpu":
         found.append("device is cpu: planned is the same recipe on a GPU")
+    if config.distributed.sharding != "none":
+        found.append("distributed.sharding spreads the models, and planned is a GPU that holds all weights")
     if isinstance(config, OnlineConfig) and config.engine.name == "vllm":
         found.append("engine.name is vllm: planned is engine.name=native, and vLLM takes engine.memory_share besides")
     if not plan.models.is_fused:

@@ -65,7 +65,7 @@ class DenoisingTrainer(TextTrainer):
         policy, world = self.parts.policy, self.world
         shares = global_weights(self.objective.weighting, text.counted, world, max_tokens=self.context) * text.weights
         most = self.config.update.micro_batch_tokens or tokens_that_fit(policy)
-        for rows in micro_batches(text.lengths, most):
+        for rows in world.sharding.evened(micro_batches(text.lengths, most), policy):
             width = int(text.lengths[rows].max())
             shown, targets, chosen = (table[rows, :width] for table in (text.shown, text.targets, text.chosen))
             with autocast(world.device):

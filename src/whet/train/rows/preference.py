@@ -34,8 +34,9 @@ from whet.train.rows.reference_cache import cache_directory, reference_logprobs
 from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import Unit, stacked, summed_logprobs, units_of, whole_units
 from whet.train.session.checkpointed import Checkpointed
-from whet.train.setup.build import build_parts, place
+from whet.train.setup.build import build_parts
 from whet.train.setup.epochs import EpochSampler
+from whet.train.spreading.spread_models import held
 
 PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
 ROUNDING = 1e-4  # two passes over the same tokens may differ by this much: smaller margins are ties
@@ -113,7 +114,8 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         sequences = stacked(rows, self.world)
         refs = torch.tensor([ref for unit in units for ref in unit.refs[: self._read]], device=self.world.device)
         labels = torch.tensor([unit.label for unit in units], device=self.world.device)
-        for some in whole_units(sequences, self._read, self.config.update, self.parts.policy):
+        batches = whole_units(sequences, self._read, self.config.update, self.parts.policy)
+        for some in self.world.sharding.evened(batches, self.parts.policy):
             logprobs, counts = self._read_rows(sequences, some)
             supply = self._supply(logprobs, counts, refs[some] if len(refs) else None, labels, some, point)
             per_unit = ask_loss(self.row.loss, supply, shapes=(logprobs[:: self._read].shape,))
@@ -154,7 +156,8 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         if self.row.needs_mismatched:
             sequences = stacked([unit.rows[1] for unit in units], self.world)
             sums = torch.zeros(len(units), device=self.world.device)
-            for some in whole_units(sequences, 1, self.config.update, self.parts.policy):
+            batches = whole_units(sequences, 1, self.config.update, self.parts.policy)
+            for some in self.world.sharding.evened(batches, self.parts.policy):
                 sums[some] = self._read_rows(sequences, some)[0]
             refs = torch.tensor([unit.refs[1] for unit in units], device=self.world.device)
             supply = {"mismatched": self.world.concat(sums), "mismatched_ref": self.world.concat(refs)}
@@ -203,13 +206,14 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         """The configured reference, or the policy before its first step; and the fingerprint of its weights."""
         if not self.config.reference:
             return self.parts.policy, f"{self.parts.origin} {_shape(self.parts.policy)}"
-        model = load_model(resolve_model(self.config.reference))
+        model = load_model(resolve_model(self.config.reference), mapped=self.world.sharding.is_sharded)
         if model.vocab_size != self.parts.policy.vocab_size:
             raise UserError(
                 f"reference {self.config.reference} has {model.vocab_size} ids and the policy "
                 f"{self.parts.policy.vocab_size}: use a reference with the policy's tokeniser"
             )
-        return place(model, self.world.device), f"{fingerprint(model)} {_shape(model)}"
+        name = f"{fingerprint(model)} {_shape(model)}"
+        return held(model, self.world), name
 
 
 def _streamed(

@@ -32,10 +32,12 @@ def reference_logprobs(
 ) -> list[float]:
     """The summed log-prob of each row's trained tokens; `name` is the fingerprint of the model's weights."""
     path = directory / f"{_digest(name, rows, world.device.type)}.safetensors"
-    if path.exists():
-        kept = _read(path, len(rows))
-        if kept is not None:
-            return kept
+    kept = _read(path, len(rows)) if path.exists() else None
+    # All ranks compute or none: passes through a model that is spread are made together.
+    if world.max(float(kept is None)) == 0:
+        assert kept is not None
+        return kept
+    if path.exists() and kept is None:
         note(f"reference: {path} is damaged or has no checksum, so the log-probs are computed again")
     found: list[float] = []
     for start in range(0, len(rows), CHUNK_ROWS):
@@ -57,7 +59,7 @@ def cache_directory() -> Path:
 def _computed(model: CausalLM, rows: list[Row], settings: UpdateConfig, world: World) -> list[float]:
     sequences = stacked(rows, world)
     sums = torch.zeros(len(rows))
-    for some in whole_units(sequences, 1, settings, model):
+    for some in world.sharding.evened(whole_units(sequences, 1, settings, model), model):
         sums[some.cpu()] = summed_logprobs(model, sequences, some, 1, settings, world.device)[0].float().cpu()
     return sums.tolist()
 

@@ -40,6 +40,7 @@ from whet.train.rows.trainer import OfflineTrainer
 from whet.train.rows.units import stacked, whole_units
 from whet.train.setup.build import Parts, halve_master_weights, start_model
 from whet.train.setup.lora_setup import attach_adapter
+from whet.train.spreading.spread_models import held
 
 REWARD_DATA = {"preference": ("pairs",), "outcome": ("outcomes",), "process": ("traces",)}
 
@@ -62,7 +63,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
     origin = fingerprint(model)
     adapter = attach_adapter(config.model, model, world.device, seed=config.seed)
     halve_master_weights(config, model.trunk, world.device)
-    model = model.to(world.device)
+    model = held(model, world)
     model.gradient_checkpointing = config.model.gradient_checkpointing
     return Parts(
         task=start.task,
@@ -76,6 +77,7 @@ def build_reward_parts(config: OfflineConfig, kind: Kind, world: World) -> Parts
         dtype=start.dtype,
         notes=start.notes,
         adapter=adapter,
+        whole=world.sharding.whole,
     )
 
 
@@ -156,7 +158,8 @@ class RewardTrainer(OfflineTrainer[Judged]):
         some = self.world.shard(held_out)
         sequences, places = self._stacked(some)
         values: dict[int, Tensor] = {}
-        for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
+        batches = whole_units(sequences, 1, self.config.update, self.model.trunk)
+        for rows in self.world.sharding.evened(batches, self.model.trunk):
             read = self.model.meant(self._read(sequences, places, rows)).cpu()
             counts = places[rows].sum(dim=1).tolist()
             values |= dict(zip(rows.tolist(), torch.split(read, counts), strict=True))
@@ -189,7 +192,8 @@ class RewardTrainer(OfflineTrainer[Judged]):
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
         sequences, places = self._stacked(some)
         groups = groups_of(some).to(self.world.device)
-        for rows in whole_units(sequences, 2, self.config.update, self.model.trunk):
+        batches = whole_units(sequences, 2, self.config.update, self.model.trunk)
+        for rows in self.world.sharding.evened(batches, self.model.trunk):
             scores = self._read(sequences, places, rows, groups[rows])
             chosen, rejected = scores[::2], scores[1::2]
             supply = {"chosen_scores": chosen, "rejected_scores": rejected, "margins": margins[rows[::2] // 2]}
@@ -204,7 +208,8 @@ class RewardTrainer(OfflineTrainer[Judged]):
         count = len(labels) if by_row else sum(map(len, labels))
         gathered = float(self.world.sum(torch.tensor(count)))
         sequences, places = self._stacked(some)
-        for rows in whole_units(sequences, 1, self.config.update, self.model.trunk):
+        batches = whole_units(sequences, 1, self.config.update, self.model.trunk)
+        for rows in self.world.sharding.evened(batches, self.model.trunk):
             scores = self._read(sequences, places, rows)
             mine = [labels[row] for row in rows.tolist()]
             wanted = torch.tensor([label for row in mine for label in row], device=self.world.device)

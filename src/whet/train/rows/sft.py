@@ -122,7 +122,8 @@ class SFTTrainer(OfflineTrainer[Unit]):
         """For each row, how many of its trained tokens are the policy's most likely ones."""
         hits = torch.zeros(len(sequences.lengths), dtype=torch.float64, device=self.world.device)
         alone = torch.arange(len(hits), device=self.world.device)
-        for rows in passes(sequences, alone, self.config.update, self.parts.policy):
+        batches = passes(sequences, alone, self.config.update, self.parts.policy)
+        for rows in self.world.sharding.evened(batches, self.parts.policy):
             s = take(sequences, rows)
             with autocast(self.world.device):
                 _, hits[rows] = token_likelihoods(self.parts.policy, s.tokens, s.lengths, s.mask)
@@ -146,7 +147,7 @@ def _losses(
     """The loss of each micro-batch; they add up to the loss of the step over all ranks."""
     weights = global_weights(objective.weighting, sequences.mask, world, max_tokens=policy.context)
     alone = torch.arange(len(sequences.lengths), device=world.device)
-    for rows in passes(sequences, alone, config.update, policy):
+    for rows in world.sharding.evened(passes(sequences, alone, config.update, policy), policy):
         s = take(sequences, rows)
         packing = packed(s, None, config.update)
         with autocast(world.device):

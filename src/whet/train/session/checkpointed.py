@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from whet.models.storage.tensor_file import Named, Whole
 from whet.train.setup.offloading import size_of
 
 
@@ -17,6 +18,10 @@ class Checkpointed(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
+
+    def items(self, whole: Whole) -> Named:
+        """`tensors` one by one, made of whole ones: for models that are spread over processes."""
+        return ((name, whole(tensor)) for name, tensor in self.tensors().items())
 
     def saved_sizes(self) -> tuple[int, int]:
         """Bytes of its weights, and the number of its moments, in a checkpoint of a run that has begun to train."""

@@ -19,7 +19,10 @@ MEASURED = 64  # examples whose tokens are counted
 
 
 def gpu_forecast(config: Training, parts: Parts[Any], world: World) -> list[str]:
-    """Need and seconds of a run on a GPU, or a warning; nothing elsewhere, nor of a model that transformers runs."""
+    """Need and seconds of a run on a GPU, or a warning.
+
+    Nothing elsewhere, nor of a model that transformers runs or that is spread over ranks.
+    """
     known = _known(config, parts, world) if world.is_writer else None
     return [] if known is None else forecast(config, *known)
 
@@ -35,7 +38,7 @@ def _known(
 ) -> tuple[DecoderConfig, Sequence[tuple[int, int]], GPU, int] | None:
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
-    if world.device.type != "cuda" or not isinstance(trunk, Decoder):
+    if world.device.type != "cuda" or not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
         return None
     device = torch.cuda.get_device_properties(world.device)
     lengths = prompt_lengths(config, parts) if parts.lengths is None else parts.lengths()

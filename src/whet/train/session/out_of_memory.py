@@ -35,6 +35,8 @@ def remedies(config: Training, *, is_sampling: bool = False) -> list[str]:
             found.append("set model.gradient_checkpointing=true")
         if isinstance(config, OnlineConfig) and config.engine.max_sequences is None:
             found.append("set engine.max_sequences, e.g. to 64")
+    if config.distributed.sharding != "none":  # the rest is refused beside it, or done by it
+        return found if config.distributed.cpu_offload else [*found, "set distributed.cpu_offload=true"]
     if config.optimizer.name == "adamw" and config.model.lora is None:
         found.append("use optimizer.name=adamw_bf16")
     if isinstance(config, OnlineConfig) and config.offload.optimizer == "never":

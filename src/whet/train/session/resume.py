@@ -69,6 +69,7 @@ def intact_best(
     note: Callable[[str], None],
     *,
     processes: int,
+    sharding: str = "none",
     is_evaluated: Callable[[int], bool],
     moments: str = "",
 ) -> tuple[dict[str, Any], list[str]]:
@@ -83,6 +84,12 @@ def intact_best(
         found.append(
             f"from step {checkpoint.step + 1} on in {processes} instead of {before} processes: "
             f"sums round differently, so {NOT_IDENTICAL}"
+        )
+    held = checkpoint.state.get("sharding", "none")
+    if before == processes and held != sharding:
+        found.append(
+            f"from step {checkpoint.step + 1} on with distributed.sharding {sharding} instead of {held}: sums may "
+            f"round differently, so {NOT_IDENTICAL}"
         )
     intact, why = _best_is_intact(run, best, checkpoint.step, is_evaluated) if best else (True, "")
     found += [why] if why else []

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
 
 import whet
 from whet.config.loops import Training
@@ -28,16 +27,10 @@ from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.loading import TaskFailed
-from whet.train.optimizers.optimizer import (
-    NotFinite,
-    learning_rate,
-    optimizer_tensors,
-    restore_optimizer,
-    set_learning_rate,
-)
-from whet.train.optimizers.saved_moments import is_rounded
+from whet.train.optimizers.optimizer import NotFinite, learning_rate, set_learning_rate
 from whet.train.session import resume
 from whet.train.session.callbacks import Progress
+from whet.train.session.checkpoint_files import read_checkpoint, write_checkpoint
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.session.disk_space import measured_sizes, require_space
 from whet.train.session.early_stopping import (
@@ -153,7 +146,7 @@ class Session:
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True
-        where = f"{self._where()}: " if self._began else ""
+        error, where = self.world.explained(error), f"{self._where()}: " if self._began else ""
         if is_out_of_memory(error):
             advice = out_of_memory(self.config, self.world.device, is_sampling=isinstance(error, NoRoomToSample))
             if changes := gpu_changes(self.config, self.parts, self.world):
@@ -296,6 +289,7 @@ class Session:
     def _keep_best(self, best: dict[str, Any]) -> None:
         self.best = best
         self.run.save_best(self.parts.export_model, best)
+        self._take_part(self.parts.export_model)
 
     def _best_measure(self, metrics: Mapping[str, float]) -> Measure:
         """The measure that selects the best model."""
@@ -304,15 +298,8 @@ class Session:
         return found
 
     def _save(self, step: int, *, numbers: Mapping[str, Any] | None = None) -> None:
-        def fill(directory: Path) -> None:
-            (directory / "model").mkdir()
-            self.parts.save_model(directory / "model")
-            moments = optimizer_tensors(self.parts.optimizer, self.parts.policy, how)
-            save_file(moments, directory / "optimizer.safetensors")
-            for name, one in self.kept.items():
-                tensors = {key: tensor.cpu().contiguous() for key, tensor in one.tensors().items()}
-                if tensors:
-                    save_file(tensors, directory / f"{name}.safetensors")
+        def fill(directory: Path | None) -> None:
+            write_checkpoint(directory, self.parts, self.kept, how, self.world)
 
         how = self.config.save.optimizer
         if numbers is None:
@@ -322,10 +309,17 @@ class Session:
         state |= {"kept": numbers, "measured": self.measured, "watched": self.watched, "lost": self.lost}
         state |= {"pending": self._pending} if self._pending else {}
         state |= {"optimizer": how} if how != "exact" else {}
+        state |= {"sharding": self.world.sharding.name} if self.world.sharding.is_sharded else {}
         delete_first = self.config.save.delete_old == "before"
         self.run.save(step, fill, state, keep=self.config.save.keep, delete_first=delete_first)
+        self._take_part(fill)
         self._saved = step
         self.world.barrier()
+
+    def _take_part(self, fill: Callable[[Path | None], None]) -> None:
+        """Gathers with the rank that writes what it writes, if no rank has it whole."""
+        if self.world.sharding.is_sharded and not self.run.is_writer:
+            fill(None)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         absent = set(STATE) - checkpoint.state.keys()
@@ -334,21 +328,14 @@ class Session:
                 f"{checkpoint.path} has no {min(absent)!r} in its state.json, so an earlier version of whet wrote it: "
                 f"resume with that version, or start a new run from model.path={checkpoint.path / 'model'}"
             )
-        self.parts.restore_model(checkpoint.path / "model")
-        tensors = load_file(checkpoint.path / "optimizer.safetensors")
-        restore_optimizer(self.parts.optimizer, self.parts.policy, tensors)
-        rounded = is_rounded(tensors)
-        for name, one in self.kept.items():
-            path = checkpoint.path / f"{name}.safetensors"
-            tensors = load_file(path) if path.exists() else {}
-            one.restore(checkpoint.state["kept"][name], tensors)
-            rounded |= is_rounded(tensors)
+        rounded = read_checkpoint(checkpoint, self.parts, self.kept)
         self.last = self._saved = checkpoint.step
         self.tokens, self._pending = checkpoint.state["tokens"], checkpoint.state.get("pending", {})
         self._ended, self.measured, self.watched = (checkpoint.state[name] for name in ("ended", "measured", "watched"))
         self.best, self.lost = resume.intact_best(
             *(self.run, checkpoint, self.progress.note),
             processes=self.world.size,
+            sharding=self.world.sharding.name,
             is_evaluated=self._is_evaluated,
             moments=resume.lost_moments(checkpoint, is_rounded=rounded),
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from whet.config import EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.model_config import ModelConfig
 from whet.config.objective import hides_tokens
+from whet.distributed.sharding import take_over
 from whet.distributed.world import World
 from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine
@@ -29,6 +30,7 @@ from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.settings import write_settings
 from whet.models.storage.safetensors_files import fingerprint
+from whet.models.storage.tensor_file import Whole, as_it_is
 from whet.models.text.chat_settings import with_chat
 from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.loading import guarded_task
@@ -42,6 +44,7 @@ from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
+from whet.train.spreading.spread_models import held, sampling_engine
 
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VLLM_SEQUENCES = 256  # default number of parallel sequences
@@ -67,23 +70,28 @@ class Parts(Generic[M]):
     measure: Callable[[M], dict[str, float]] = lambda _: {}  # further metrics of every evaluation, of a policy
     adapter: Adapter | None = None  # of a LoRA run, which saves it in place of the model
     lengths: Callable[[], Sequence[tuple[int, int]]] | None = None  # tokens of a step's rows; None: of prompts
+    whole: Whole = as_it_is  # of weights that are spread over ranks: then all of them save, and one names a directory
 
-    def save_model(self, directory: Path) -> None:
+    def save_model(self, directory: Path | None) -> None:
         """Saves model and tokenizer as one loadable directory, each weight in the dtype in which it is trained."""
         self._save(directory, None)
 
-    def export_model(self, directory: Path) -> None:
+    def export_model(self, directory: Path | None) -> None:
         """`save_model` in the dtype of exported weights; an adapter is in fp32."""
         self._save(directory, self.dtype)
 
-    def _save(self, directory: Path, dtype: torch.dtype | None) -> None:
-        if self.adapter is None:
-            self.policy.save(directory, dtype)
-        else:
-            self.adapter.save(self._module, directory)
-            if isinstance(self.policy, RewardModel):
+    def _save(self, directory: Path | None, dtype: torch.dtype | None) -> None:
+        if self.adapter is not None:
+            self.adapter.save(self._module, directory, self.whole)
+            if isinstance(self.policy, RewardModel) and directory is not None:
                 write_settings(directory, self.policy.settings)
-        self.tokenizer.save(directory)
+        elif isinstance(self.policy, Decoder | RewardModel):
+            self.policy.save(directory, dtype, self.whole)
+        else:
+            assert directory is not None
+            self.policy.save(directory, dtype)
+        if directory is not None:
+            self.tokenizer.save(directory)
 
     @torch.no_grad()
     def restore_model(self, directory: Path) -> None:
@@ -95,7 +103,7 @@ class Parts(Generic[M]):
         if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in mine.items()}:
             raise UserError(f"{directory}: the saved model is another than the run's config describes")
         for name, tensor in mine.items():
-            tensor.copy_(saved[name])
+            take_over(tensor, saved[name])
 
     @property
     def _module(self) -> torch.nn.Module:
@@ -137,7 +145,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     assert isinstance(start.policy, torch.nn.Module)
     adapter = attach_adapter(config.model, start.policy, world.device, seed=config.seed)
     halve_master_weights(config, start.policy, world.device)
-    policy = place(start.policy, world.device)
+    policy = held(start.policy, world)
     policy.gradient_checkpointing = config.model.gradient_checkpointing
     if isinstance(policy, Decoder):
         policy.model.compiled = config.model.compile
@@ -154,7 +162,12 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
         evaluation=evaluation,
         tokenizer=start.tokenizer,
         policy=policy,
-        load=partial(load_model, bidirectional=_hides_tokens(config), keep_bf16=keeps_bf16(config, world.device)),
+        load=partial(
+            load_model,
+            bidirectional=_hides_tokens(config),
+            keep_bf16=keeps_bf16(config, world.device),
+            mapped=world.sharding.is_sharded,
+        ),
         engine=build_engine(config.engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
@@ -165,6 +178,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
         measure=text_measure(config, task, start.tokenizer, policy, world),
+        whole=world.sharding.whole,
         adapter=adapter,
     )
 
@@ -196,7 +210,8 @@ def start_model(config: TrainConfig, world: World) -> Start:
     else:
         directory = resolve_model(config.model.path)
         # Before the tokenizer: its errors on bad directories are clearer.
-        policy = load_model(directory, bidirectional=hides, keep_bf16=keeps_bf16(config, world.device))
+        kept, mapped = keeps_bf16(config, world.device), world.sharding.is_sharded
+        policy = load_model(directory, bidirectional=hides, keep_bf16=kept, mapped=mapped)
         tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
@@ -292,10 +307,13 @@ def build_engine(config: EngineConfig, policy: CausalLM, tokenizer: Tokenizer, w
     if is_bidirectional(policy):
         if config.name != "native":
             raise UserError(f"engine.name is {config.name}, which samples from no bidirectional model: use native")
-        return DenoisingEngine(policy, tokenizer, device=world.device)
+        denoising = partial(DenoisingEngine, tokenizer=tokenizer, device=world.device)
+        return sampling_engine(policy, world, torch.float32, denoising)
     if config.name == "native":
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[config.precision]
-        return NativeEngine(policy, tokenizer, max_sequences=config.max_sequences, device=world.device, dtype=dtype)
+        most = config.max_sequences
+        native = partial(NativeEngine, tokenizer=tokenizer, max_sequences=most, device=world.device, dtype=dtype)
+        return sampling_engine(policy, world, dtype, native)
     if world.size > 1:
         raise UserError(f"engine.name=vllm follows one process and there are {world.size}: use engine.name=native")
     most = config.max_sequences or VLLM_SEQUENCES

@@ -20,6 +20,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
 from whet.models.load import stored_layer_of
 from whet.models.reward.reward_model import RewardModel, head_name
+from whet.models.storage.tensor_file import Whole, as_it_is
 
 PAIR = (".lora_A", ".lora_B")  # after the name of a layer
 TASKS = {"preference": "SEQ_CLS", "outcome": "SEQ_CLS", "process": "TOKEN_CLS"}  # PEFT's name of a reward model's kind
@@ -33,14 +34,20 @@ class Adapter:
     base: Path
     task: str  # as PEFT calls it
 
-    def save(self, model: nn.Module, directory: Path) -> None:
-        """The adapter directory; weights in fp32, as they are trained."""
+    def save(self, model: nn.Module, directory: Path | None, whole: Whole = as_it_is) -> None:
+        """The adapter directory; weights in fp32, as they are trained.
+
+        `whole`: of weights that are spread over processes, all of which call this; one of them names a directory.
+        """
+        own = self.tensors(model, whole)
+        if directory is None:
+            return
         layers = _stored(model)
         untouched = [name for name, parts in layers.items() if not _are_adapted(parts.values())]
         family = _decoder_family(_trunk(model))
         write_adapter(
             directory,
-            self.tensors(model),
+            own,
             self.shape,
             base=self.base,
             layers=[name for name in layers if name not in untouched],
@@ -49,10 +56,10 @@ class Adapter:
             transposed=family is not None and family.transposed,
         )
 
-    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
-        """What `save` writes, by PEFT's names."""
+    def tensors(self, model: nn.Module, whole: Whole = as_it_is) -> dict[str, Tensor]:
+        """What `save` writes, by PEFT's names; every process has all adapters."""
         heads = {name: head for name, head in trained_tensors(model).items() if not name.endswith(PAIR)}
-        found = {_head(model, name): tensor for name, tensor in heads.items()}
+        found = {_head(model, name): whole(tensor) for name, tensor in heads.items()}
         for name, parts in _stored(model).items():
             if _are_adapted(parts.values()):
                 found |= zip((name + end for end in PAIR), joined_pair(parts.values()), strict=True)

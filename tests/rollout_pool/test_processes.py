@@ -128,3 +128,18 @@ def test_two_ranks_share_the_pool_of_the_first(zygote: Zygote, model: Path, tmp_
             shutil.rmtree(path)
     zygote.run_ranks(2, "train", runs[0], "--resume")
     same(*runs)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_a_spread_policy_hand_over_whole_weights(zygote: Zygote, model: Path, tmp_path: Path) -> None:
+    """Without clipping, with one pass a rank, spread and whole models compute the same bits."""
+    free = {"micro_batch_tokens": 10**6, "max_grad_norm": 1e9}
+    found = []
+    for sharding in ("none", "fsdp2"):
+        ahead = {**written(model, threads=1), "steps": 4, "distributed": sharding}
+        ahead["update"] = {**ahead.get("update", {}), **free}
+        run = tmp_path / sharding
+        zygote.run_ranks(2, "train", write_recipe(tmp_path / f"{sharding}.yaml", ahead), "--out", run)
+        found.append({file.relative_to(run): file.read_bytes() for file in sorted(run.rglob("*.safetensors"))})
+    assert found[0].keys() == found[1].keys()
+    assert [name for name in found[0] if found[0][name] != found[1][name]] == []

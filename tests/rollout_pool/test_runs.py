@@ -112,7 +112,7 @@ def test_a_run_goes_on_from_every_checkpoint(
 def test_a_synchronous_run_is_not_resumed_with_workers(model: Path, tmp_path: Path) -> None:
     """The section would bring its staleness."""
     now = train({**recipe(model), "steps": 1}, tmp_path / "now")
-    with pytest.raises(UserError, match=r"asynchronous.workers=2: a resumed run keeps its config except .*delete_old;"):
+    with pytest.raises(UserError, match=r"asynchronous.workers=2: a resumed run keeps its config except .*replicas;"):
         resume_run(now, ["asynchronous.workers=2"], lambda *_: SilentProgress())
 
 
@@ -194,8 +194,8 @@ def test_a_hand_off_that_went_wrong_ends_the_run(
     in_threads(monkeypatch)
     real = asynchronous.hand_off
 
-    def wrong(policy: Any, version: int, directory: Path) -> HandOff:
-        handed = real(policy, version, directory)
+    def wrong(policy: Any, version: int, directory: Path, sharding: Any) -> HandOff:
+        handed = real(policy, version, directory, sharding)
         if version == 2:
             if planted == "stale":
                 shutil.copyfile(directory / "weights-000001.safetensors", handed.file)

@@ -117,7 +117,9 @@ class SampledAhead(Checkpointed):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The completions of the draws that `numbers` named last, when they are there."""
+        """The completions of the draws that `numbers` named last, when they are there; rank 0 has them."""
+        if not self._of.world.is_writer:
+            return {}
         answers = {draw: self._answer(self._drawn[draw]) for draw in self._noted}
         return {f"{draw}.{name}": tensor for draw, answer in answers.items() for name, tensor in answer.items()}
 
@@ -144,10 +146,12 @@ class SampledAhead(Checkpointed):
         name = (of.config.seed, ticket.draw)
         drawn = self._prompted(ticket, draw(of.parts.task, of.config.rollout.prompts, seed=name))
         self._drawn[ticket.draw] = drawn
-        if not of.world.is_writer:
+        self._hand_off(ticket.version)
+        if self._pool is None:
             return
-        pool, weights = self._running(), self._weights(ticket.version)
-        pool.submit(
+        assert self._handed is not None
+        weights = self._handed
+        self._pool.submit(
             Order(
                 ticket=ticket,
                 weights=str(weights.file),
@@ -182,26 +186,32 @@ class SampledAhead(Checkpointed):
             drawn.answer = from_bytes(self._pool.answer(drawn.ticket.draw))
         return drawn.answer
 
-    def _weights(self, version: int) -> HandOff:
-        """The weights of the step, handed over once."""
-        if self._handed is None or version != self._version:
-            self._handed, self._version = hand_off(self._of.learner.policy, version, self._directory), version
-            remove_others(self._directory, self._running().versions | {version})
-        return self._handed
+    def _hand_off(self, version: int) -> None:
+        """Hands the weights of the step over, once; of a policy that is spread over ranks by all of them."""
+        world = self._of.world
+        if version == self._version or not (world.is_writer or world.sharding.is_sharded):
+            return
+        if self._version < 0:
+            self._start()
+        directory = self._directory if world.is_writer else None
+        self._handed, self._version = hand_off(self._of.learner.policy, version, directory, world.sharding), version
+        if self._pool is not None:
+            remove_others(self._directory, self._pool.versions | {version})
 
-    def _running(self) -> RolloutPool:
-        """The pool; its workers start with the first draw."""
-        if self._pool is None:
-            try:
-                shutil.rmtree(self._directory, ignore_errors=True)  # of a killed process
-                (self._directory / START).mkdir(parents=True)
-            except OSError as error:
-                raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
-            self._require_space()
-            self._of.parts.save_model(self._directory / START)
-            make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
-            self._pool = RolloutPool(make, self._workers)
-        return self._pool
+    def _start(self) -> None:
+        """The pool of rank 0, at the first draw; its workers load the model that all ranks save."""
+        if not self._of.world.is_writer:
+            self._of.parts.save_model(None)
+            return
+        try:
+            shutil.rmtree(self._directory, ignore_errors=True)  # of a killed process
+            (self._directory / START).mkdir(parents=True)
+        except OSError as error:
+            raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
+        self._require_space()
+        self._of.parts.save_model(self._directory / START)
+        make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
+        self._pool = RolloutPool(make, self._workers)
 
     def _require_space(self) -> None:
         """The weights to start with, those of the newest step, one file that is written, and those of open tickets."""

@@ -14,15 +14,16 @@ import json
 import os
 import re
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from whet.batching import collate
+from whet.distributed.sharding import Sharding
 from whet.engines.check_engine import differences
 from whet.engines.engine_protocol import Engine
 from whet.engines.vllm.weight_proof import CANARY_SAMPLING, TOLERANCE, canary_prompts
@@ -32,6 +33,7 @@ from whet.models.adapters.lora import trained_tensors
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import token_logprobs
 from whet.models.protocol import CausalLM
+from whet.models.storage.tensor_file import TensorFile, as_it_is, shape_of
 from whet.records import Prompt
 
 HEADER = "hand_off"  # key of the file's metadata
@@ -48,25 +50,39 @@ class HandOff:
     seal: str
 
 
-def hand_off(policy: CausalLM, version: int, directory: Path) -> HandOff:
-    """Writes what training changes: all weights, or the adapters alone."""
+@torch.no_grad()
+def hand_off(
+    policy: CausalLM, version: int, directory: Path | None, sharding: Sharding | None = None
+) -> HandOff | None:
+    """Writes what training changes: all weights, or the adapters alone; one whole tensor is in memory at a time.
+
+    The ranks that share a spread policy all call it; those that write nothing name no directory.
+    """
     assert isinstance(policy, nn.Module)
-    trained = {name: tensor.detach() for name, tensor in trained_tensors(policy).items()}
+    whole = as_it_is if sharding is None else sharding.whole
+    trained = trained_tensors(policy)
+    (canary,) = (canary_logprobs(one) for one in ([policy] if sharding is None else sharding.evened([policy], policy)))
     header = json.dumps(
         {
             "version": version,
-            "checksums": {name: checksum(tensor) for name, tensor in trained.items()},
-            "canary": canary_logprobs(policy).tolist(),
+            "checksums": {name: checksum(whole(tensor)) for name, tensor in trained.items()},
+            "canary": canary.tolist(),
         },
         sort_keys=True,
     )
+    if directory is None:
+        for tensor in trained.values():
+            whole(tensor)
+        return None
     target = directory / f"weights-{version:06d}.safetensors"
     unfinished = target.with_name(f".tmp-{target.name}")
     try:
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in trained.items()}
-        save_file(tensors, unfinished, metadata={HEADER: header})
+        shapes = {name: shape_of(tensor) for name, tensor in trained.items()}
+        with closing(TensorFile(unfinished, shapes, {HEADER: header})) as file:
+            for name, tensor in trained.items():
+                file.write(name, whole(tensor))
         os.replace(unfinished, target)
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
         raise RunFailed(f"{target}: the weights cannot be handed over to the rollout workers ({error})") from error
     return HandOff(file=target, seal=_seal(header))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from whet.config import EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.model_config import ModelConfig
 from whet.config.objective import hides_tokens
-from whet.distributed.sharding import take_over
+from whet.distributed.sharding import is_spread, take_over
 from whet.distributed.world import World
 from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import Engine
@@ -114,10 +114,13 @@ class Parts(Generic[M]):
     def frozen_base(self) -> tuple[Path, Decoder] | None:
         """The directory of a LoRA run's base and the policy that holds its weights, if others can share them.
 
-        A quantised base has other weights than those that other adapters were trained on.
+        A quantised base has other weights than those that other adapters were trained on, and of a base that is spread
+        over ranks each has a part alone.
         """
         policy = self.policy
         if self.adapter is None or not isinstance(policy, Decoder) or dequantized_bytes(policy):
+            return None
+        if any(map(is_spread, policy.parameters())):
             return None
         return self.adapter.base, policy
 

@@ -211,6 +211,13 @@ def test_a_reward_model_of_adapters_scores_as_it_was_trained(
         ({"new": {"family": "llama"}, "lora": {}}, "lora adapts a model that exists"),
         ({"path": "BASE", "lora": {"targets": ["wq"]}}, "model.lora.targets: the model has no linear layer 'wq'"),
         ({"path": "BASE", "lora": {"rank": 0}}, "model.lora.rank"),
+        (
+            {"path": "BASE", "lora": {"rank": 33}},
+            "model.lora.rank is 33, and the shorter side of every adapted matrix is 32",
+        ),
+        ({"path": "BASE", "lora": True}, "model.lora: True is no rank: give a whole number, as in model.lora=16"),
+        ({"path": "BASE", "lora": 1.5}, "model.lora: 1.5 is no rank: give a whole number"),
+        ({"path": "BASE", "lora": {"targets": []}}, "model.lora.targets: names no layer"),
         ({"path": "BASE", "lora": {"dropout": 0.1}}, "unknown key 'model.lora.dropout'"),
     ],
 )

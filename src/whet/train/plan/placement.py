@@ -165,7 +165,7 @@ def _reward(c: DecoderConfig, m: Models) -> int:
     """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
     if m.reward_adapter:
         return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
-    return _frozen_model(c, m)
+    return _frozen_model(c, m) + FP32 * c.width  # with its head
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
+from whet.models.adapters.adapter_targets import refuse_rank
+from whet.models.adapters.lora import LoRAShape, attach, targeted, trained_tensors
 from whet.models.adapters.peft_files import read_adapter, write_adapter
 from whet.models.adapters.quantized_base import quantize_base
 from whet.models.decoder.decoder import Decoder
@@ -31,12 +32,15 @@ class Adapter:
     layers: tuple[str, ...]  # names in the model
     prefix: str  # of these names, before those that PEFT uses
     task: str  # as PEFT calls it
+    quantization: str = "none"  # of the base
 
     def save(self, model: nn.Module, directory: Path) -> None:
         """The adapter directory; weights in fp32, as they are trained."""
         own = {self._peft(name): tensor for name, tensor in trained_tensors(model).items()}
         layers = [self._peft(name) for name in self.layers]
-        write_adapter(directory, own, self.shape, base=self.base, layers=layers, task=self.task)
+        write_adapter(
+            directory, own, self.shape, base=self.base, layers=layers, task=self.task, quantization=self.quantization
+        )
 
     def read(self, model: nn.Module, directory: Path) -> Mapping[str, Tensor]:
         """What `save` wrote, by the names in the model."""
@@ -83,13 +87,22 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
     shape = LoRAShape(rank=wanted.rank, alpha=wanted.alpha, targets=wanted.targets, rslora=wanted.rslora)
     within = "trunk." if isinstance(model, RewardModel) else ""
     try:
-        layers = tuple(within + name for name in attach(trunk, shape, seed=seed))
+        names = targeted(trunk, shape.targets)
     except UserError as error:
         raise UserError(f"model.lora.targets: {error}") from error
+    refuse_rank(shape.rank, (trunk.get_submodule(name).weight.shape for name in names))
+    layers = tuple(within + name for name in attach(trunk, shape, seed=seed))
     if device.type == "cuda":
         halve(trunk)
     if wanted.quantization == "nf4":
         assert isinstance(trunk, Decoder)
         quantize_base(trunk.model.layers, device)
     task = TASKS[model.kind] if isinstance(model, RewardModel) else "CAUSAL_LM"
-    return Adapter(shape=shape, base=base, layers=layers, prefix=within + layer_prefix(trunk), task=task)
+    return Adapter(
+        shape=shape,
+        base=base,
+        layers=layers,
+        prefix=within + layer_prefix(trunk),
+        task=task,
+        quantization=wanted.quantization,
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from tests.cli.refusal import refused
@@ -22,11 +23,12 @@ from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import copied
 from whet.models.load import load_model, new_model
 from whet.models.reward.reward_model import load_reward_model
-from whet.models.text.tokenizers import character_tokenizer
-from whet.recipe import read_recipe
+from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.recipe import read_recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
-from whet.train.explain.memory import adapter_parameters
+from whet.train.explain.memory import adapter_parameters, find_model
+from whet.train.setup.chosen_algorithm import build_algorithm
 from whet.train.start import start_run
 
 ONLINE: dict[str, Any] = {
@@ -149,6 +151,28 @@ def test_explain_counts_what_is_trained(base: Path, tmp_path: Path) -> None:
     run = train(tmp_path, base, steps=2)
     stored = load_file(run.path / "best_model" / "adapter_model.safetensors")
     assert adapter_parameters(LoRAConfig(rank=2), base) == sum(tensor.numel() for tensor in stored.values())
+
+
+def test_explain_counts_a_reference_that_moves(base: Path, tmp_path: Path) -> None:
+    """A second set of adapters on the same frozen weights, also of a model that transformers runs."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8, "vocab_size": 20}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes, **heads)).save_pretrained(tmp_path / "gemma")
+    load_tokenizer(base).save(tmp_path / "gemma")
+    for model in (base, tmp_path / "gemma"):
+        found = {}
+        for kind in ("start", "sync"):
+            algorithm = {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": kind}}
+            recipe = {**ONLINE, "model": {"path": str(model), "lora": {"rank": 2}}, "algorithm": algorithm}
+            config: Any = validate(recipe, where="test")
+            memory, _, _ = find_model(config, guarded_task("sorting", {"level": 1}), build_algorithm(config.algorithm))
+            assert memory is not None
+            found[kind] = memory
+        adapters = 4 * adapter_parameters(LoRAConfig(rank=2), model)
+        assert found["start"].reference == 0
+        # With the copies of blocks that whet's own decoder folds the adapters into.
+        assert found["sync"].reference == adapters + found["sync"].joined
+        assert found["sync"].disk.checkpoint - found["start"].disk.checkpoint == adapters
 
 
 def offline(

@@ -72,7 +72,6 @@ def evaluate(
     from whet.cli.commands.score import evaluate_on_rows
 
     target = find_target(model, served, ids_of, key_env, concurrency)
-    _say_note(target)
     given: dict[str, Any] = {"samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
     given |= {"max_tokens": max_tokens, "temperature": temperature}
     if target.reward_kind is not None:
@@ -94,11 +93,6 @@ def evaluate(
         say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result), **_by_task(result)})
     elif result is not None:
         _say_result(target.name, found, result, _undefined(result, found[1], model, settings["ks"]), show)
-
-
-def _say_note(target: Target) -> None:
-    if target.note:
-        say(f"note: {target.note}", err=True)
 
 
 def _say_result(model: str, task: FoundTask, result: Evaluation, undefined: str, show: int) -> None:
@@ -153,7 +147,7 @@ def _measured(
     from whet.distributed.world import World
 
     world = World.init()
-    notes: list[str] = []
+    notes = [f"note: {target.note}"] if target.note else []
     try:
         if reward_model is not None:
             settings = {**settings, "ranker": ranking_by(reward_target(reward_model).path, settings, world.device)}

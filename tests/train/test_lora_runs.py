@@ -253,6 +253,24 @@ def test_what_cannot_be_adapted_is_refused(
     assert told in refused(whet, "train", recipe, "--runs", tmp_path / "runs")
 
 
+def test_an_adapter_directory_without_a_tokenizer_is_a_model(base: Path, tmp_path: Path, whet: Whet) -> None:
+    """As PEFT saves it: the tokenizer is that of the base."""
+    made, plain = train(tmp_path, base, steps=2).path / "best_model", tmp_path / "plain"
+    plain.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (plain / name).write_bytes((made / name).read_bytes())
+    whole, bare = (whet("sample", path, "312>", "--json") for path in (made, plain))
+    assert whole.code == bare.code == 0, (whole.err, bare.err)
+    assert json.loads(bare.out)["prompts"] == json.loads(whole.out)["prompts"]
+    assert whet("models", "inspect", plain).code == 0
+    assert whet("eval", plain, "--task", "sorting", "level=1", "--examples", 2).code == 0
+    assert (
+        json.loads(whet("plan", "grpo-sorting", f"model={plain}", "--json").out)["lengths"]["source"][:8] == "measured"
+    )
+    again = write_recipe(tmp_path / "again.yaml", {**ONLINE, "model": str(plain)})
+    assert whet("train", again, "steps=1", "--runs", tmp_path / "more").code == 0
+
+
 def test_an_adapter_is_no_base(base: Path, tmp_path: Path, whet: Whet) -> None:
     run = train(tmp_path, base, steps=2)
     recipe = write_recipe(tmp_path / "again.yaml", {**ONLINE, "model": {"path": str(run.path), "lora": {}}})

@@ -90,7 +90,8 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
         names = targeted(trunk, shape.targets)
     except UserError as error:
         raise UserError(f"model.lora.targets: {error}") from error
-    refuse_rank(shape.rank, (trunk.get_submodule(name).weight.shape for name in names))
+    matrices = [one for one in map(trunk.get_submodule, names) if isinstance(one, nn.Linear)]
+    refuse_rank(shape.rank, [(one.out_features, one.in_features) for one in matrices])
     layers = tuple(within + name for name in attach(trunk, shape, seed=seed))
     if device.type == "cuda":
         halve(trunk)

@@ -43,6 +43,7 @@ TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - IN_ROO
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 COMMON_TO_MODELS = {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign"}
 LAUNCHERS = {"slurm", "ray_job", "skypilot", "modal_app", "kubernetes"}
+SHAPE_AND_TOKENIZER = {"model_shape", "model_tokenizer"}
 ROOMS_INSIDE = {
     "algorithms": {
         **{key: set() for key in ("cells", "selection")},
@@ -76,12 +77,13 @@ ROOMS_INSIDE = {
         "logprobs": {"layers", "kernels", "protocol", "finite"},
         "masked_logprobs": {"logprobs", "protocol"},
         "foreign": {"layers", "storage", "protocol", "finite"},
-        "model_shape": {"adapters", "layers", "protocol", "decoder", "download"},
+        "model_shape": {"adapters", "layers", "storage", "protocol", "decoder", "download"},
+        "model_tokenizer": {"model_shape", "protocol", "text"},
         "load": {*COMMON_TO_MODELS, "model_shape"},
         "half_precision": {"adapters", "decoder"},
-        "merging": {"adapters", "download", "load", "reward", "text"},
-        "export": {"adapters", "layers", "storage", "decoder", "download", "load", "model_shape", "text"},
-        "reward": {*COMMON_TO_MODELS, "load", "model_shape", "text"},
+        "merging": {"adapters", "download", "load", "model_tokenizer", "reward", "text"},
+        "export": {"adapters", "layers", "storage", "decoder", "download", "load", *SHAPE_AND_TOKENIZER, "text"},
+        "reward": {*COMMON_TO_MODELS, "load", *SHAPE_AND_TOKENIZER, "text"},
     },
     "tasks": {
         "protocol": set(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from whet.algorithms.table import ALGORITHMS
 from whet.errors import UserError, nearest
-from whet.recipe import dump, packaged_recipes, parse_yaml, read_any, read_recipe, validate
+from whet.recipe import apply_override, dump, packaged_recipes, parse_yaml, read_any, read_recipe, validate
 
 TEXT = """
 steps: 10
@@ -77,6 +77,18 @@ def test_the_last_of_two_overrides_wins_and_a_value_may_hold_an_equals_sign(mine
     assert read_recipe(mine, ["rollout.stop=[a=b]"]).config.rollout.stop == ("a=b",)  # type: ignore[union-attr]
     model = read_recipe(mine, ["model=./a=b"]).config.model
     assert (model.path, model.new) == ("./a=b", None)
+
+
+def test_a_value_that_only_looks_like_yaml_is_refused(mine: str) -> None:
+    """A regular expression in double quotes has escapes that YAML does not know; unquoted, it is plain text."""
+    said = refusal(mine, r'task.name="a\.b"')
+    assert said.startswith(r'task.name="a\.b": the value is no valid YAML (found unknown escape character')
+    assert said.endswith(r"in double quotes \ begins an escape: use single quotes")
+    assert "no valid YAML (expected ',' or ']'" in refusal(mine, "rollout.stop=[a: b: c]")
+    for written in (r"'a\.[bc]'", r"a\.[bc]", "[bc]a: b: c"):
+        value: dict[str, Any] = {}
+        apply_override(value, f"name={written}")
+        assert value == {"name": written.strip("'")}
 
 
 @pytest.mark.parametrize("override", ["lr", "=3", "lr 3", "", ".lr=3", "rollout.=3", "rollout..group=3", ".=1"])

@@ -25,6 +25,7 @@ PIPELINE = "pipeline"  # the loop of a recipe that consists of others
 RUNS_OF_PIPELINE = ("stages", "methods")
 LENGTHS = {"steps": "epochs", "epochs": "steps"}  # a run has one of the two: an override of one replaces the other
 WARM_UPS = {"warmup_steps": "warmup_share", "warmup_share": "warmup_steps"}  # likewise
+QUOTES = ('""', "''", "[]", "{}")  # around values that are YAML, or nothing
 SHORT = {"lr": "optimizer.lr"}  # the most common override
 KEY_AND_VALUE = re.compile(r"(\w+):(\S.*)", re.DOTALL)
 PASTED_LINE = re.compile(r"[ -]*(\w+):(?!//)(\S.*?)(?:\s+#.*|\s*)")  # a line of block style without the space
@@ -273,7 +274,10 @@ def apply_override(written: dict[str, Any], override: str) -> None:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
     except _NoSpace as error:
         raise UserError(f"{override!r}: {error.problem}") from None
-    except YAML_ERRORS:
+    except YAML_ERRORS as error:
+        if text[:1] + text[-1:] in QUOTES:  # not meant as plain text
+            advice = r"in double quotes \ begins an escape: use single quotes" if text[0] == '"' else "correct it"
+            raise UserError(f"{override}: the value is no valid YAML ({_yaml_problem(error)}): {advice}") from None
         value = text
     set_key(written, key, value, said=override)
 

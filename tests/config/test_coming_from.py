@@ -33,7 +33,7 @@ ROWS = rows()
 KEYS = every_key()
 DOTTED = re.compile(r"[a-z_0-9]+(?:\.[a-z_0-9]+)+")
 SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
-OF_OTHERS = {"gradient_accumulation", "group_size"}  # common words of frameworks without a table here
+OF_OTHERS = {"gradient_accumulation", "group_size", "r", "dropout"}  # common words of frameworks without a table here
 EXAMPLES = dict(re.findall(r"```(?:yaml|python)\n# (\w+\.(?:yaml|py))\n(.*?)```", TEXT, re.DOTALL))
 BASES: list[dict[str, Any]] = [  # what `key=value` is tried on
     {"steps": 9, "model": "m", "task": "rows", "algorithm": "grpo"},

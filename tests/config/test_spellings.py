@@ -52,6 +52,9 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
             "in whet that is distributed.sharding=fsdp2, which spreads weights over GPUs, or offload",
         ),
         ("use_peft=true", "unknown key 'use_peft': in whet that is model.lora (rank, alpha, targets)"),
+        ("model.lora.r=8", "unknown key 'model.lora.r': in whet that is model.lora.rank"),
+        ("model.lora.dropout=0.1", "whet has no such key: dropout would make sampler and trainer differ"),
+        ("model.lora.use_dora=true", "whet has no such key: it trains plain LoRA"),
         ("eval_strategy=steps", "unknown key 'eval_strategy': in whet that is eval.every_steps"),
         (
             "max_prompt_length=512",

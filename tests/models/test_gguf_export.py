@@ -388,6 +388,17 @@ def test_models_that_llama_cpp_does_not_compute_are_refused(tmp_path: Path) -> N
     }.items():
         with pytest.raises(UserError, match=said):
             export_gguf(directory, tmp_path / "x.gguf")
+    pair = {
+        "model.layers.0.mlp.up_proj.lora_A": torch.ones(1, 8),
+        "model.layers.0.mlp.up_proj.lora_B": torch.ones(9, 1),
+    }
+    own = {**pair, "score.weight": torch.ones(1, 8)}
+    shape = LoRAShape(rank=1, alpha=1.0)
+    write_adapter(tmp_path / "judge", own, shape, base=bpe_model(tmp_path / "base"), layers=["up_proj"], task="SEQ_CLS")
+    with pytest.raises(
+        UserError, match="judge is the adapter of a reward model, and only a language model becomes GGUF"
+    ):
+        export_gguf(str(tmp_path / "judge"), tmp_path / "x.gguf")
     assert list(tmp_path.glob("*.gguf")) == []
 
 

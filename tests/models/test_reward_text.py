@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.models.places import last_places
@@ -13,7 +15,7 @@ from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.scoring import Scorer, aggregated, load_scorer, one_step, split_steps, stepped_text, whole_text
 from whet.models.reward.settings import RewardSettings
-from whet.models.text.tokenizers import character_tokenizer, with_padding
+from whet.models.text.tokenizers import character_tokenizer, with_padding, wrap_backend
 from whet.records import Message
 
 PREFERENCE = RewardSettings(kind="preference")
@@ -204,6 +206,24 @@ def test_padding_is_an_id_of_its_own():
     again, same = with_padding(tokenizer)
     assert same == pad
     assert again.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("specials", "taken"),
+    [
+        (("<|reserved_0|>", "<|right_pad|>"), "<|right_pad|>"),
+        (("<|call|>", "<|reserved_7|>"), "<|reserved_7|>"),
+        (("<|call|>", "<|reserved_in_chats|>"), "<|pad|>"),  # in the chat template
+    ],
+)
+def test_a_spare_control_token_pads_so_that_no_id_is_added(specials, taken):
+    template = "{{ '<|reserved_in_chats|>' ~ messages[0]['content'] }}"
+    backend = Backend(models.WordLevel({"a": 0, "b": 1}))
+    plain = wrap_backend(backend, eos="<eos>", chat_template=template, specials=specials)
+    tokenizer, pad = with_padding(plain)
+    assert tokenizer.vocab_size == plain.vocab_size + (taken == "<|pad|>")
+    assert tokenizer._hf.convert_ids_to_tokens(pad) == taken
+    assert tokenizer.stops == plain.stops
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):

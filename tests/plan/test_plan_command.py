@@ -113,6 +113,18 @@ def test_a_recipe_for_a_cpu_is_planned_for_a_gpu(whet: Whet) -> None:
         (("grpo-sorting", "--gpu", "titan"), "unknown GPU 'titan': choose one of h200"),
         (("grpo-sorting", "--gpus", "0"), "--gpus"),
         (("grpo-sorting", "--price", "-1"), "--price"),
+        (("grpo-sorting", "--price", "inf"), "--price is inf: give the dollars an hour of one GPU"),
+        (("grpo-sorting", "--price", "nan"), "--price"),
+        (
+            (*BIG, "--prompt-tokens", "40961"),
+            "--prompt-tokens 40961: prompt and completion have room for 40960 tokens together (the context)",
+        ),
+        (("grpo-sorting", "--prompt-tokens", "20", "--completion-tokens", "9999"), "20 and --completion-tokens 9999: "),
+        (
+            (*BIG, "model.lora=5000"),
+            "model.lora.rank is 5000, and the shorter side of every adapted matrix is 4096 or less",
+        ),
+        ((*BIG, "model.lora.targets=[wq]"), "model.lora.targets: the model has no linear layer 'wq'"),
         (("grpo-sorting", "stepz=3"), "stepz"),
         (("grpo-sorting", "model=nowhere"), "model: unknown model 'nowhere'"),
         (("grpo", "model=org/nowhere", "task=arithmetic"), "or plan with the shape of a well-known one, --shape NAME"),
@@ -235,6 +247,28 @@ def test_the_evaluation_of_a_reward_model_samples_nothing(whet: Whet, tmp_path: 
         whet, "reward-model", "model=Qwen/Qwen3-8B", f"data={pairs}", "steps=10", "model.lora=16", "--gpu", "h200"
     )
     assert set(found["memory"]["moments"]) == {"update"}
+
+
+def test_no_number_that_does_not_fit_is_called_the_largest(whet: Whet) -> None:
+    found = read(whet, *BIG, "--gpu", "4090", code=1)
+    assert found["largest"] == {"micro_batch_tokens": None, "slots": None}
+    shown = whet("plan", *BIG, "--gpu", "4090").out
+    assert shown.count("; not one sequence fits\n") == 2
+    words = (*BIG, "model.lora=16", "update.micro_batch_tokens=131072", "--gpu", "a6000")
+    large = read(whet, *words, code=1)["largest"]
+    assert f"131,072 tokens; at most {large['micro_batch_tokens']:,} would fit\n" in whet("plan", *words).out
+
+
+@pytest.mark.parametrize("recipe", ["dpo", "sft"])
+def test_changes_that_help_together_alone_are_found(whet: Whet, tmp_path: Path, recipe: str) -> None:
+    """In bf16 the update is the peak, in four bits the evaluation's copy of the blocks."""
+    sides = {"dpo": ("chosen", "rejected"), "sft": ("completion",)}[recipe]
+    rows = [{"prompt": f"{i}{'q' * 300}", **{side: f"{i} {side}" * 20 for side in sides}} for i in range(40)]
+    data = rows_on_disk.write(tmp_path / "rows.jsonl", rows)
+    words = (recipe, "model=Qwen/Qwen3-14B", f"data={data}", "steps=9", "eval.every_steps=3", "model.lora=16")
+    found = read(whet, *words, "--gpu", "24GiB", code=1)
+    both = {"model.lora.quantization=nf4", "eval.every_steps=0"}
+    assert any(both <= set(one["overrides"]) for one in found["advice"])
 
 
 def test_evaluations_that_do_not_fit_may_be_left_out(whet: Whet, tmp_path: Path) -> None:

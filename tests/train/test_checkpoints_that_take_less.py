@@ -5,15 +5,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.contracts.command import SUPERVISED, online
 from tests.contracts.here import save_small
+from tests.small import small_model
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
 from whet.config import OfflineConfig
+from whet.config.parts import OptimizerConfig
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
+from whet.models.half_precision import halve
 from whet.recipe import dump, validate
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import bytes_below
@@ -22,6 +26,7 @@ from whet.train.rows import loop as offline_loop
 from whet.train.session import disk_space
 
 STEPS, STOP = 5, 3
+DTYPES = (torch.bfloat16, torch.float32)
 SAVE = {"every_steps": 3, "keep": 2}
 ROUNDED = (
     "lost: from step 4 on with moments of the optimizer as checkpoints round them (save.optimizer={}), so the run "
@@ -51,6 +56,24 @@ def train(recipe: dict[str, Any], path: Path, **save: Any) -> tuple[RunDirectory
         loop: Any = offline_loop if isinstance(config, OfflineConfig) else online_loop
         loop.train(config, run, World.alone(), progress)
     return RunDirectory.open(path, is_writer=False), progress.notes
+
+
+def test_master_weights_of_fp32_beside_bf16_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offloaded, a checkpoint holds 2 bytes of a matrix weight, 4 of its master weight, and two moments."""
+    model, tokenizer = small_model()
+    halve(model, trained=True)
+    weights = {kind: sum(p.numel() for p in model.parameters() if p.dtype is kind) for kind in DTYPES}
+    assert min(weights.values()) > 0
+    saved = list(model.parameters())
+    parts: Any = SimpleNamespace(policy=model, tokenizer=tokenizer, saved=saved, adapter=None, dtype=torch.bfloat16)
+    found = {}
+    for where in ("bf16", "offload"):
+        config: Any = SimpleNamespace(optimizer=OptimizerConfig(master_weights=where))
+        found[where] = disk_space.measured_sizes(config, parts, [(7, 3)])
+    files = found["bf16"].best - 2 * sum(weights.values())
+    assert found["bf16"].weights == 2 * weights[torch.bfloat16] + 4 * weights[torch.float32] + files + 7
+    assert found["offload"].weights - found["bf16"].weights == 4 * weights[torch.bfloat16]
+    assert found["offload"].moments == 2 * sum(weights.values()) + 3
 
 
 def resumed(recipe: dict[str, Any], path: Path, **save: Any) -> tuple[RunDirectory, list[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from tests.cli.refusal import refused
@@ -22,11 +23,12 @@ from whet.models.adapters.adapter_directory import is_adapter
 from whet.models.adapters.lora import copied
 from whet.models.load import load_model, new_model
 from whet.models.reward.reward_model import load_reward_model
-from whet.models.text.tokenizers import character_tokenizer
-from whet.recipe import read_recipe
+from whet.models.text.tokenizers import character_tokenizer, load_tokenizer
+from whet.recipe import read_recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.tasks.loading import guarded_task
-from whet.train.explain.memory import adapter_parameters
+from whet.train.explain.memory import adapter_parameters, find_model
+from whet.train.setup.chosen_algorithm import build_algorithm
 from whet.train.start import start_run
 
 ONLINE: dict[str, Any] = {
@@ -151,6 +153,28 @@ def test_explain_counts_what_is_trained(base: Path, tmp_path: Path) -> None:
     assert adapter_parameters(LoRAConfig(rank=2), base) == sum(tensor.numel() for tensor in stored.values())
 
 
+def test_explain_counts_a_reference_that_moves(base: Path, tmp_path: Path) -> None:
+    """A second set of adapters on the same frozen weights, also of a model that transformers runs."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8, "vocab_size": 20}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
+    transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes, **heads)).save_pretrained(tmp_path / "gemma")
+    load_tokenizer(base).save(tmp_path / "gemma")
+    for model in (base, tmp_path / "gemma"):
+        found = {}
+        for kind in ("start", "sync"):
+            algorithm = {"preset": "grpo", "kl": {"coefficient": 0.1, "reference": kind}}
+            recipe = {**ONLINE, "model": {"path": str(model), "lora": {"rank": 2}}, "algorithm": algorithm}
+            config: Any = validate(recipe, where="test")
+            memory, _, _ = find_model(config, guarded_task("sorting", {"level": 1}), build_algorithm(config.algorithm))
+            assert memory is not None
+            found[kind] = memory
+        adapters = 4 * adapter_parameters(LoRAConfig(rank=2), model)
+        assert found["start"].reference == 0
+        # With the copies of blocks that whet's own decoder folds the adapters into.
+        assert found["sync"].reference == adapters + found["sync"].joined
+        assert found["sync"].disk.checkpoint - found["start"].disk.checkpoint == adapters
+
+
 def offline(
     base: Path, tmp_path: Path, objective: Any, data: Path, *, lora: Any = LAYERS, steps: int = 2
 ) -> RunDirectory:
@@ -211,6 +235,13 @@ def test_a_reward_model_of_adapters_scores_as_it_was_trained(
         ({"new": {"family": "llama"}, "lora": {}}, "lora adapts a model that exists"),
         ({"path": "BASE", "lora": {"targets": ["wq"]}}, "model.lora.targets: the model has no linear layer 'wq'"),
         ({"path": "BASE", "lora": {"rank": 0}}, "model.lora.rank"),
+        (
+            {"path": "BASE", "lora": {"rank": 33}},
+            "model.lora.rank is 33, and the shorter side of every adapted matrix is 32",
+        ),
+        ({"path": "BASE", "lora": True}, "model.lora: True is no rank: give a whole number, as in model.lora=16"),
+        ({"path": "BASE", "lora": 1.5}, "model.lora: 1.5 is no rank: give a whole number"),
+        ({"path": "BASE", "lora": {"targets": []}}, "model.lora.targets: names no layer"),
         ({"path": "BASE", "lora": {"dropout": 0.1}}, "unknown key 'model.lora.dropout'"),
     ],
 )
@@ -220,6 +251,24 @@ def test_what_cannot_be_adapted_is_refused(
     given = {key: str(base) if value == "BASE" else value for key, value in model.items()}
     recipe = write_recipe(tmp_path / "recipe.yaml", {**ONLINE, "model": given})
     assert told in refused(whet, "train", recipe, "--runs", tmp_path / "runs")
+
+
+def test_an_adapter_directory_without_a_tokenizer_is_a_model(base: Path, tmp_path: Path, whet: Whet) -> None:
+    """As PEFT saves it: the tokenizer is that of the base."""
+    made, plain = train(tmp_path, base, steps=2).path / "best_model", tmp_path / "plain"
+    plain.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (plain / name).write_bytes((made / name).read_bytes())
+    whole, bare = (whet("sample", path, "312>", "--json") for path in (made, plain))
+    assert whole.code == bare.code == 0, (whole.err, bare.err)
+    assert json.loads(bare.out)["prompts"] == json.loads(whole.out)["prompts"]
+    assert whet("models", "inspect", plain).code == 0
+    assert whet("eval", plain, "--task", "sorting", "level=1", "--examples", 2).code == 0
+    assert (
+        json.loads(whet("plan", "grpo-sorting", f"model={plain}", "--json").out)["lengths"]["source"][:8] == "measured"
+    )
+    again = write_recipe(tmp_path / "again.yaml", {**ONLINE, "model": str(plain)})
+    assert whet("train", again, "steps=1", "--runs", tmp_path / "more").code == 0
 
 
 def test_an_adapter_is_no_base(base: Path, tmp_path: Path, whet: Whet) -> None:

@@ -83,7 +83,9 @@ def test_merging_takes_the_base_as_it_is_stored(base: Path, tmp_path: Path, whet
     assert config["base_model_name_or_path"] == str(base)
     assert not any("quant" in key for key in config)  # as PEFT writes it for a base in four bits
     adapter = run.path / "checkpoints" / "step-000004" / "model"
-    assert whet("models", "merge", adapter, tmp_path / "merged", "--dtype", "fp32").code == 0
+    result = whet("models", "merge", adapter, tmp_path / "merged", "--dtype", "fp32")
+    assert (result.code, result.err.count("note: "), "in four bits (nf4)" in result.err) == (0, 1, True)
+    assert "in four bits (nf4)" in whet("eval", run.path, "--examples", 2).err
     merged, stored, alone = (load_model(path) for path in (tmp_path / "merged", base, adapter))
     name = "model.layers.0.mlp.down_proj.weight"
     change = merged.state_dict()[name] - stored.state_dict()[name]

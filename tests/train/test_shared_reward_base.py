@@ -23,6 +23,7 @@ from whet.models.text.tokenizers import character_tokenizer, load_tokenizer, wit
 from whet.recipe import validate
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
+from whet.train.explain.memory import find_model
 from whet.train.plan.placement import placement
 from whet.train.plan.recipe_facts import models_of
 from whet.train.plan.run_shapes import run_shapes
@@ -159,5 +160,9 @@ def test_the_plan_counts_adapters_and_one_block(base: Path, judge: Path) -> None
     assert placement(m).reward == size + 2 * block
     whole = placement(replace(m, reward_adapter=0)).reward
     assert whole >= (4 + 2) * 2 * block  # in fp32, and a joined copy in bf16
+    told, _, _ = find_model(config, guarded_task(TASK.name, TASK.options), None)
+    assert told is not None
+    plain = models_of(config, shapes.policy, reward=shapes.reward, reward_adapter=shapes.reward_adapter, on_gpu=False)
+    assert told.reward == placement(plain).reward == size + 4 * block  # what `whet explain` says, of a CPU
     full: Any = validate({**recipe, "model": {"path": str(base)}}, where="test")
     assert run_shapes(full, guarded_task(TASK.name, TASK.options)).reward_adapter == 0

@@ -22,10 +22,11 @@ from whet.engines.engine_protocol import Engine, OnToken
 from whet.errors import UserError
 from whet.evaluate.evaluation import Evaluation, held_out
 from whet.imports import passing
+from whet.models.adapters.adapter_directory import merging_note
 from whet.models.download.model_hub import resolve_model
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.settings import RewardKind, reward_kind
-from whet.models.text.tokenizers import load_tokenizer
 from whet.recipe import parse_yaml, validate
 from whet.records import Completion, Example, Message, Sampling
 from whet.rollout import tokenize_prompts
@@ -79,6 +80,11 @@ class Target:
         """The kind of a reward model; None for a language model."""
         return None if self.served is not None else reward_kind(Path(self.path))
 
+    @property
+    def note(self) -> str:
+        """What to know of the model before its results are read; empty if there is nothing."""
+        return "" if self.served is not None else merging_note(Path(self.path))
+
     def _connect(self, on_token: OnToken | None, logprobs: Logprobs) -> tuple[Tokenizer, Engine]:
         from whet.engines.http.http_engine import USUAL, HttpEngine
         from whet.engines.http.transport import Connection
@@ -87,7 +93,7 @@ class Target:
         tokenizer = None
         if self.tokenizer is not None:
             path = Path(self.tokenizer).expanduser()
-            tokenizer = load_tokenizer(path if path.is_dir() else resolve_model(self.tokenizer))
+            tokenizer = model_tokenizer(path if path.is_dir() else resolve_model(self.tokenizer))
         engine = HttpEngine(
             self.path, self.served or "", tokenizer, connection=connection, logprobs=logprobs, on_token=on_token
         )

@@ -8,8 +8,8 @@ from whet.engines.denoising.denoising_engine import DenoisingEngine
 from whet.engines.engine_protocol import OnToken
 from whet.engines.native.native_engine import NativeEngine
 from whet.models.load import is_bidirectional, load_model
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import Tokenizer
-from whet.models.text.tokenizers import load_tokenizer
 from whet.train.setup.build import place
 
 LocalEngine = NativeEngine | DenoisingEngine
@@ -23,6 +23,6 @@ def open_engine(
     policy = load_model(
         directory, bidirectional=None
     )  # before the tokenizer: its errors on bad directories are clearer
-    tokenizer, placed = load_tokenizer(directory), place(policy, device)
+    tokenizer, placed = model_tokenizer(directory), place(policy, device)
     kind = DenoisingEngine if is_bidirectional(policy) else NativeEngine
     return tokenizer, kind(placed, tokenizer, device=device, on_token=on_token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, field_validator, model_validator
 
 from whet.config.section import Above, Count, ModelPath, Positive, Section, absolute_file
 
@@ -61,7 +61,18 @@ class LoRAConfig(Section):
     @classmethod
     def _from_rank(cls, value: Any) -> Any:
         """`model.lora=16` is short for `model.lora.rank=16`."""
-        return {"rank": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(value, bool | float | str):
+            raise ValueError(
+                f"{value!r:.40} is no rank: give a whole number, as in model.lora=16, or keys such as model.lora.rank"
+            )
+        return {"rank": value} if isinstance(value, int) else value
+
+    @field_validator("targets")
+    @classmethod
+    def _some(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not value or (isinstance(value, tuple) and "" in value):
+            raise ValueError(f"names no layer ({value!r}): give names such as [q_proj, v_proj], or all-linear")
+        return value
 
 
 class ModelConfig(Section):

@@ -60,10 +60,9 @@ def is_bidirectional(model: object) -> bool:
 def _load(path: Path, bidirectional: bool | None, keep_bf16: bool = False, mapped: bool = False) -> CausalLM:
     if is_adapter(path):
         files = read_adapter(path)
-        if files.others:
+        if files.is_reward:
             raise UserError(
-                f"{path} changes {next(iter(files.others))!r} besides its adapters, so it is no language model's: a "
-                "reward model is named as reward.model.path"
+                f"{path} is the adapter of a reward model, not of a language model: name it as reward.model"
             )
         model = _load(base_directory(path), bidirectional)
         assert isinstance(model, torch.nn.Module)

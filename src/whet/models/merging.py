@@ -13,8 +13,9 @@ from whet.models.adapters.adapter_directory import MODEL_CONFIG, is_adapter
 from whet.models.adapters.peft_files import read_adapter
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model, model_summary
-from whet.models.reward.reward_model import load_reward_model
-from whet.models.text.tokenizers import load_tokenizer
+from whet.models.model_tokenizer import model_tokenizer
+from whet.models.reward.reward_model import RewardModel, load_reward_model
+from whet.models.text.tokenizers import with_padding
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STORED = {"bfloat16": "bf16", "float16": "fp16"}
@@ -31,9 +32,10 @@ def merge_adapter(adapter: str, directory: Path, dtype: str = "auto") -> None:
         raise UserError(f"{directory} exists and is not empty: name another directory")
     stored = model_summary(source)["dtype"]
     to = DTYPES[STORED.get(str(stored), "fp32") if dtype == "auto" else dtype]
-    # One with a head is a reward model's.
-    model = load_reward_model(source) if read_adapter(source).others else load_model(source, bidirectional=None)
-    tokenizer = load_tokenizer(source)
+    model = load_reward_model(source) if read_adapter(source).is_reward else load_model(source, bidirectional=None)
+    tokenizer = model_tokenizer(source)
+    if isinstance(model, RewardModel):  # a classifier's config names the padding
+        tokenizer, _ = with_padding(tokenizer)
     with _written_whole(directory) as partial:
         model.save(partial, to)
         tokenizer.save(partial)

@@ -14,6 +14,7 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.layers.part_shapes import LatentShape
 from whet.models.protocol import BIDIRECTIONAL
+from whet.models.storage.size_limits import holds_tokenizer
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -56,10 +57,16 @@ def base_directory(adapter: Path) -> Path:
     try:
         found = resolve_model(base)
     except (UserError, OSError, RuntimeError) as error:  # also a name too long, or of a home that is not there
-        raise UserError(f"the adapter {adapter} needs its base model: {error}") from error
+        where = f"if it has moved, change base_model_name_or_path in {adapter / ADAPTER_CONFIG}"
+        raise UserError(f"the adapter {adapter} needs its base model: {error}; {where}") from error
     if is_adapter(found):
         raise UserError(f"the base of the adapter {adapter} is {found}, an adapter itself: merge that one first")
     return found
+
+
+def tokenizer_directory(model: Path) -> Path:
+    """Where the tokeniser of a model is: PEFT saves an adapter without one, and then it is the base's."""
+    return base_directory(model) if is_adapter(model) and not holds_tokenizer(model) else model
 
 
 def is_adapter_of(directory: Path, base: Path) -> bool:

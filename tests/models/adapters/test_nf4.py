@@ -1,6 +1,5 @@
 """QLoRA: NF4 beside NumPy, logits and gradients beside a plain model with the same values, and what stays in memory."""
 
-import copy
 import subprocess
 import sys
 import weakref
@@ -19,7 +18,7 @@ from whet.engines.native.cuda import CudaSampler
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import UserError
 from whet.models.adapters.base_view import BaseView
-from whet.models.adapters.lora import adapters, copied, merge, merged_state, switched_off, trained_tensors
+from whet.models.adapters.lora import adapters, copied, merged_state, switched_off, trained_tensors
 from whet.models.adapters.nf4 import NF4Linear, NF4Matrix
 from whet.models.adapters.quantized_base import dequantized_bytes, quantize_base
 from whet.models.decoder.joined_weights import Joined
@@ -242,11 +241,7 @@ def test_merged_weights_have_plain_names():
     state = merged_state(model)
     assert state.keys() == plain.state_dict().keys()
     plain.load_state_dict(state)
-    merged = copy.deepcopy(model)
-    merge(merged)
-    assert merged.state_dict().keys() == state.keys()
-    for one in (plain, merged):
-        assert (read(one, packed=True) - read(model, packed=True)).abs().max() < 1e-5
+    assert (read(plain, packed=True) - read(model, packed=True)).abs().max() < 1e-5
 
 
 def test_a_damaged_base_is_refused():

@@ -10,11 +10,14 @@ from safetensors.torch import load_file, save_file
 from tests.models.adapters.test_lora import adapted, read
 from tests.small import small_model
 from whet.errors import RunFailed, UserError
-from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.adapter_directory import is_adapter, merging_note
 from whet.models.adapters.lora import LoRAShape, adapters, trained_tensors
-from whet.models.adapters.peft_files import read_adapter, write_adapter
-from whet.models.load import load_model, model_summary
+from whet.models.adapters.peft_files import note_quantization, read_adapter, write_adapter
+from whet.models.load import load_model, model_summary, new_model
 from whet.models.merging import merge_adapter
+from whet.models.model_tokenizer import model_tokenizer
+from whet.models.reward.scoring import load_scorer
+from whet.models.text.tokenizers import load_tokenizer
 
 SHAPE = LoRAShape(rank=3, alpha=6.0)
 
@@ -103,6 +106,57 @@ def _first_rank(name, tensor):
     return (tensor[:1] if "lora_A" in name else tensor[:, :1]).contiguous()
 
 
+def test_an_adapter_without_a_tokenizer_has_its_bases(place):
+    """PEFT's save_pretrained writes none."""
+    tmp_path, _ = place
+    for file in list((tmp_path / "adapter").iterdir()):
+        if not file.name.startswith("adapter_"):
+            file.unlink()
+    assert model_tokenizer(tmp_path / "adapter").encode("12+3") == load_tokenizer(tmp_path / "base").encode("12+3")
+    merge_adapter(str(tmp_path / "adapter"), tmp_path / "merged")
+    assert load_tokenizer(tmp_path / "merged").stops == load_tokenizer(tmp_path / "base").stops
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        load_tokenizer(tmp_path / "adapter")
+
+
+def test_a_merged_classifier_names_a_padding_that_its_tokenizer_has(place):
+    """Its tokenizer is the base's, which has no padding."""
+    tmp_path, model = place
+    own = {**trained_tensors(model), "score.weight": torch.ones(1, 32)}
+    layers = [name for name, _ in adapters(model)]
+    write_adapter(tmp_path / "judge", own, SHAPE, base=tmp_path / "base", layers=layers, task="SEQ_CLS")
+    merge_adapter(str(tmp_path / "judge"), tmp_path / "merged")
+    pad = json.loads((tmp_path / "merged" / "config.json").read_text())["pad_token_id"]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")
+    assert (theirs.pad_token_id, pad not in load_tokenizer(tmp_path / "merged").stops) == (pad, True)
+    assert load_scorer(tmp_path / "judge", torch.device("cpu")).score(["1+1="], ["2"])
+
+
+def test_the_layers_of_a_pattern_are_saved_by_their_whole_names(place):
+    """Their last parts alone would adapt the same layers of all blocks in PEFT."""
+    tmp_path, model = place
+    shape = LoRAShape(rank=3, alpha=6.0, targets=r"model\.layers\.1\..*_proj")
+    layers = [name for name, _ in adapters(model) if ".1." in name]
+    write_adapter(tmp_path / "one", trained_tensors(model), shape, base=tmp_path / "base", layers=layers)
+    assert json.loads((tmp_path / "one" / "adapter_config.json").read_text())["target_modules"] == sorted(layers)
+    assert len(layers) == 7
+
+
+def test_the_quantisation_of_the_base_is_in_a_file_of_its_own(place):
+    """PEFT has no key for it."""
+    tmp_path, model = place
+    layers = [name for name, _ in adapters(model)]
+    for kind in ("none", "nf4"):
+        own = trained_tensors(model)
+        write_adapter(tmp_path / kind, own, SHAPE, base=tmp_path / "base", layers=layers)
+    note_quantization(tmp_path / "nf4", "nf4")
+    assert merging_note(tmp_path / "none") == merging_note(tmp_path / "base") == ""
+    assert "was trained on its base in four bits (nf4) and is added to the base as it is" in merging_note(
+        tmp_path / "nf4"
+    )
+    assert not any("quant" in key for key in json.loads((tmp_path / "nf4" / "adapter_config.json").read_text()))
+
+
 def test_the_scale_of_rslora_is_saved(place):
     tmp_path, model = place
     shape = LoRAShape(rank=3, alpha=6.0, rslora=True)
@@ -140,6 +194,16 @@ def test_an_adapter_of_a_head_that_is_the_embedding_is_refused(tmp_path):
         load_model(tmp_path / "adapter")
 
 
+def test_so_is_one_of_our_decoder_which_has_no_such_layer(place):
+    tmp_path, _ = place
+    pair = {"lm_head.lora_A": torch.ones(3, 32), "lm_head.lora_B": torch.ones(22, 3)}
+    shape = {"vocab_size": 22, "layers": 1, "heads": 4, "width": 32, "context": 16}
+    new_model("qwen3", seed=0, tied_head=True, **shape).save(tmp_path / "base")
+    write_adapter(tmp_path / "head", pair, SHAPE, base=tmp_path / "base", layers=["lm_head"])
+    with pytest.raises(UserError, match="adapts 'lm_head', whose matrix is that of the embedding"):
+        load_model(tmp_path / "head")
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -167,7 +231,10 @@ def test_an_adapter_of_a_head_that_is_the_embedding_is_refused(tmp_path):
         ({"r": 16}, "r is 16, and the weights of .* have rank 3"),
         ({"base_model_name_or_path": 5000 * "a"}, "needs its base model: .*name too long"),
         ({"base_model_name_or_path": "~nobody-of-that-name/x"}, "needs its base model: .*home directory"),
-        ({"base_model_name_or_path": "/nowhere"}, "needs its base model: no directory /nowhere"),
+        (
+            {"base_model_name_or_path": "/nowhere"},
+            "no directory /nowhere.*; if it has moved, change base_model_name_or_path in .*adapter_config.json",
+        ),
         ({"base_model_name_or_path": ""}, "names no base_model_name_or_path"),
     ],
 )
@@ -189,8 +256,23 @@ def _without(stored, name):
         (lambda s: _without(s, "layers.0.mlp.up_proj.lora_B"), "do not belong together"),
         (lambda s: {}, "holds no LoRA weights"),
         (lambda s: s | {"model.x.weight": torch.ones(1)}, "is not one of PEFT's"),
-        (lambda s: s | {"base_model.model.lm_head.weight": torch.ones(2, 2)}, "no language model's"),
-        (lambda s: s | {"base_model.model.embed.lora_embedding_A": torch.ones(2, 2)}, "of another kind"),
+        (
+            lambda s: s | {"base_model.model.model.norm.weight": torch.ones(2)},
+            r"replaces 'model.norm.weight' whole \(modules_to_save\), and only LoRA on linear layers is read: merge",
+        ),
+        (
+            lambda s: s | {"base_model.model.lm_head.base_layer.weight": torch.ones(2, 2)},
+            "adapts 'lm_head' and replaces its own weights, and only LoRA",
+        ),
+        (  # alone, too: it is no damaged copy
+            lambda s: {"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(2, 2)},
+            "adapts the embedding 'model.embed_tokens', and only LoRA",
+        ),
+        (lambda s: s | {"base_model.model.x.lora_magnitude_vector": torch.ones(2)}, "has 'x.lora_magnitude_vector'"),
+        (
+            lambda s: s | {"base_model.model.score.weight": torch.ones(1, 32)},
+            "of a reward model, not of a language model",
+        ),
         (lambda s: {key.replace("layers.1", "layers.7"): t for key, t in s.items()}, "is it another base model"),
         (
             lambda s: {k: t[:, :8].contiguous() if "lora_A" in k else t for k, t in s.items()},

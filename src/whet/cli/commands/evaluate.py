@@ -147,7 +147,7 @@ def _measured(
     from whet.distributed.world import World
 
     world = World.init()
-    notes: list[str] = []
+    notes = [f"note: {target.note}"] if target.note else []
     try:
         if reward_model is not None:
             settings = {**settings, "ranker": ranking_by(reward_target(reward_model).path, settings, world.device)}

@@ -102,9 +102,13 @@ def merge(
 
     Example: whet models merge runs/my-run merged
     """
+    from whet.models.adapters.adapter_directory import merging_note
     from whet.models.merging import merge_adapter
 
-    merge_adapter(str(_directory(adapter)), directory, dtype)
+    source = _directory(adapter)
+    merge_adapter(str(source), directory, dtype)
+    if note := merging_note(source):
+        say(f"note: {note}", err=True)
     if as_json:
         say_json({"path": str(directory), "bytes": _size(directory)})
     else:
@@ -215,9 +219,9 @@ def _progress(console: Screen) -> Iterator[Progress]:
 
 def _tokenizer_facts(directory: Path) -> dict[str, Any]:
     from whet.api.model_limits import is_chat
-    from whet.models.text.tokenizers import load_tokenizer
+    from whet.models.model_tokenizer import model_tokenizer
 
-    tokenizer = load_tokenizer(directory)
+    tokenizer = model_tokenizer(directory)
     return {
         "tokenizer_vocab": tokenizer.vocab_size,
         "eos": tokenizer.eos,

@@ -90,8 +90,8 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
         scorer = reward_scorer(target)
         clusters = [cluster(row) for row in chosen.rows]
         result = evaluate_reward_model(scorer, chosen.rows, clusters=clusters, name=chosen.name, most=examples or own)
-    if chosen.note:
-        say(chosen.note, err=True)
+    for note in filter(None, (chosen.note, f"note: {target.note}" if target.note else "")):
+        say(note, err=True)
     if as_json:
         about = {"model": target.name, "kind": scorer.model.kind, "data": chosen.name, "trained_on": chosen.trained_on}
         say_json({**about, **result.plain()})

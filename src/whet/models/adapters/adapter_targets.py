@@ -1,7 +1,7 @@
 """Which layers get an adapter, by name. Imports no torch: `whet plan` counts them too."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from whet.errors import UserError
 
@@ -59,6 +59,16 @@ def _is_meant(name: str, target: str) -> bool:
     parent, _, leaf = target.rpartition(".")
     parts = STORED.get(leaf, ())
     return _is_called(name, target) or any(_is_called(name, f"{parent}.{part}" if parent else part) for part in parts)
+
+
+def refuse_rank(rank: int, shapes: Iterable[Sequence[int]]) -> None:
+    """Refuses a rank that none of the adapted matrices, of these rows and columns, can have."""
+    most = max(map(min, shapes))
+    if rank > most:
+        raise UserError(
+            f"model.lora.rank is {rank}, and the shorter side of every adapted matrix is {most} or less, so that no "
+            f"change of it has a higher rank: lower it to {most}"
+        )
 
 
 def _is_called(name: str, target: str) -> bool:

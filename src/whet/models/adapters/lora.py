@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whet.models.adapters.adapter_targets import ALL_LINEAR, chosen
-from whet.models.adapters.nf4 import Matrix, NF4Linear, NF4Matrix, dense, frozen_linear
+from whet.models.adapters.nf4 import Matrix, NF4Matrix, dense, frozen_linear
 from whet.models.storage.rounding import stochastic_bf16
 
 M = TypeVar("M")
@@ -144,25 +144,6 @@ def copied(model: M) -> M:
     shared: dict[int, object] = {id(one): one for one in model.parameters() if not one.requires_grad}
     shared |= {id(one): one for one in model.modules() if isinstance(one, NF4Matrix)}
     return copy.deepcopy(model, shared)
-
-
-@torch.no_grad()
-def merge(model: nn.Module) -> None:
-    """Folds every adapter into its layer, which becomes a plain one again; the weights are those of `folded`.
-
-    Quantised layers stay what they were dequantised to.
-    """
-    frozen = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoRALinear | NF4Linear)]
-    for name, layer in frozen:
-        parent, _, leaf = name.rpartition(".")
-        with torch.device("meta"):
-            plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        folded = layer.folded() if isinstance(layer, LoRALinear) else dense(layer.weight)
-        plain.weight = nn.Parameter(folded.to(layer.weight.dtype))
-        plain.bias = layer.bias
-        setattr(model.get_submodule(parent), leaf, plain)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:

@@ -21,14 +21,17 @@ from torch import Tensor, nn
 
 from whet.errors import RunFailed, UserError
 from whet.files import read_object
-from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from whet.models.adapters.adapter_directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS, OWN_SETTINGS
 from whet.models.adapters.adapter_targets import ALL_LINEAR
 from whet.models.adapters.lora import LoRALinear, LoRAShape
 from whet.models.storage.checksums import refuse_damage
 from whet.models.storage.safetensors_files import FILE_MODE, read_tensors, stored_in
 
 PREFIX = "base_model.model."  # before the name of a layer in PEFT's files
+HEADS = ("score.", "classifier.")  # whole weights of the head of a reward model
 PAIR = (".lora_A.weight", ".lora_B.weight")
+EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings")
+LM_HEAD = "lm_head"
 LARGEST_ALPHA = 2.0**53  # far above every adapter's
 # Keys of adapter_config.json under which an adapter is more than s·B·A; all must be absent, false or empty.
 NOT_PLAIN = (
@@ -50,7 +53,12 @@ class AdapterFiles:
     base: str  # base_model_name_or_path
     pairs: Mapping[str, tuple[Tensor, Tensor]]  # layer → A (rank, in) and B (out, rank)
     scales: Mapping[str, float]  # layer → s
-    others: Mapping[str, Tensor]  # whole weights that were trained beside the adapters, such as score.weight
+    others: Mapping[str, Tensor]  # whole weights of a reward model's head, trained beside the adapters
+
+    @property
+    def is_reward(self) -> bool:
+        """Whether it is the adapter of a reward model."""
+        return bool(self.others)
 
 
 def write_adapter(
@@ -93,6 +101,14 @@ def write_adapter(
         (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     except (SafetensorError, OSError) as error:
         raise RunFailed(f"{directory}: the adapter cannot be saved ({error})") from error
+
+
+def note_quantization(directory: Path, quantization: str) -> None:
+    """Writes how the base was quantised, for which PEFT has no key, to a file of its own."""
+    try:
+        (directory / OWN_SETTINGS).write_text(json.dumps({"quantization": quantization}) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunFailed(f"{directory / OWN_SETTINGS} cannot be written ({error.strerror or error})") from error
 
 
 def _ranks(ranks: Mapping[str, int], shape: LoRAShape) -> dict[str, Any]:
@@ -151,13 +167,11 @@ def read_adapter(directory: Path) -> AdapterFiles:
                 f"{directory / ADAPTER_WEIGHTS}: the A and B of {layer!r} do not belong together: copy it again"
             )
         pairs[layer] = (a, b)
+    others = {name: tensor for name, tensor in tensors.items() if not name.endswith(PAIR)}
+    _refuse_other_weights(others, directory)
     if not pairs:
         raise UserError(f"{directory / ADAPTER_WEIGHTS} holds no LoRA weights (lora_A, lora_B): copy it again")
     _check_ranks(config, pairs, path)
-    others = {name: tensor for name, tensor in tensors.items() if not name.endswith(PAIR)}
-    odd = next((name for name in others if "lora_" in name), None)
-    if odd is not None:
-        raise UserError(f"{directory / ADAPTER_WEIGHTS}: {odd!r} is an adapter of another kind than a linear layer's")
     return AdapterFiles(
         directory=directory,
         base=str(config["base_model_name_or_path"]),
@@ -165,6 +179,21 @@ def read_adapter(directory: Path) -> AdapterFiles:
         scales={layer: _scale(config, layer, rank=len(a)) for layer, (a, _) in pairs.items()},
         others=others,
     )
+
+
+def _refuse_other_weights(others: Mapping[str, Tensor], directory: Path) -> None:
+    """Refuses what is neither a pair A and B nor the head of a reward model."""
+    for name in others:
+        layer = name.partition(".lora_")[0].partition(".base_layer.")[0]
+        if ".lora_embedding_" in name or layer.rpartition(".")[2] in EMBEDDINGS:
+            what = f"adapts the embedding {layer!r}"
+        elif layer != name:  # beside an adapted embedding or head, PEFT saves the layer itself
+            what = f"adapts {layer!r} and replaces its own weights" if ".base_layer." in name else f"has {name!r}"
+        elif not name.startswith(HEADS):
+            what = f"replaces {name!r} whole (modules_to_save)"
+        else:
+            continue
+        raise UserError(f"{directory} {what}, and only LoRA on linear layers is read: merge it with PEFT")
 
 
 def _refuse_other_kinds(config: Mapping[str, Any], path: Path) -> None:
@@ -256,12 +285,21 @@ def attach_adapter_files(model: nn.Module, files: AdapterFiles, *, prefix: str =
         setattr(model.get_submodule(parent), leaf, layer)
 
 
+def _shared_head(files: AdapterFiles, layer: str) -> str:
+    return (
+        f"{files.directory} adapts {layer!r}, whose matrix is that of the embedding in {files.base}, which the adapter "
+        "leaves alone: merge it with PEFT"
+    )
+
+
 def _adapted_layers(model: nn.Module, files: AdapterFiles, prefix: str) -> dict[str, nn.Linear]:
     """The layers of a plain model that the adapters are for, by their names in the files."""
     modules, found = dict(model.named_modules()), {}
     uses = Counter(id(one.weight) for one in modules.values() if isinstance(one, nn.Linear | nn.Embedding))
     for layer, (a, b) in files.pairs.items():
         linear = modules.get(prefix + layer)
+        if layer == LM_HEAD and linear is None:
+            raise UserError(_shared_head(files, layer))
         if not isinstance(linear, nn.Linear):
             raise UserError(
                 f"{files.directory} adapts {layer!r}, which {files.base} has not: is it another base model?"
@@ -272,10 +310,7 @@ def _adapted_layers(model: nn.Module, files: AdapterFiles, prefix: str) -> dict[
                 f"{files.base} has {linear.out_features} × {linear.in_features}: is it another base model?"
             )
         if uses[id(linear.weight)] > 1:
-            raise UserError(
-                f"{files.directory} adapts {layer!r}, whose matrix is that of the embedding in {files.base}, which the "
-                "adapter leaves alone: merge it with PEFT"
-            )
+            raise UserError(_shared_head(files, layer))
         if not all(bool(one.isfinite().all()) for one in (a, b, files.scales[layer] * (b @ a))):
             raise UserError(
                 f"{files.directory}: the adapter of {layer!r} has values that are not finite: copy it again"

@@ -19,6 +19,7 @@ from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.manifests import sync_file
 from whet.models.adapters.adapter_directory import is_adapter
+from whet.models.adapters.peft_files import read_adapter
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import BEST_MODEL, CHECKPOINT_MODEL, resolve_model
 from whet.models.export.gguf_layout import (
@@ -34,9 +35,10 @@ from whet.models.export.gguf_vocabulary import vocabulary
 from whet.models.layers.decoder_config import DecoderConfig
 from whet.models.load import load_model, model_summary
 from whet.models.model_shape import base_directory, covered, read_config
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.storage.rounding import rounded
 from whet.models.storage.safetensors_files import CONFIG
-from whet.models.text.tokenizers import HuggingFaceTokenizer, load_tokenizer
+from whet.models.text.tokenizers import HuggingFaceTokenizer
 
 WRITING = "writing GGUF files"
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # `general.file_type`
@@ -70,8 +72,10 @@ def export_gguf(model: str, file: Path, *, type_: str = "auto", overwrite: bool 
         raise UserError(f"--type is {type_!r}: expected auto, {', '.join(FILE_TYPES)}")
     source = resolve_model(model)
     _check_target(file, overwrite=overwrite)
+    if is_adapter(source) and read_adapter(source).is_reward:
+        raise UserError(f"{source} is the adapter of a reward model, and only a language model becomes GGUF")
     hf, architecture, config = _described(base_directory(source) if is_adapter(source) else source)
-    tokenizer = load_tokenizer(source)
+    tokenizer = model_tokenizer(source)
     assert isinstance(tokenizer, HuggingFaceTokenizer)
     words = vocabulary(tokenizer, hf, rows=config.vocab_size, model_name=_name(source))
     kind = STORED.get(str(model_summary(source)["dtype"]), "f32") if type_ == "auto" else type_

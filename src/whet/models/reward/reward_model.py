@@ -25,6 +25,7 @@ from whet.models.layers.decoder_config import full_precision
 from whet.models.layers.packing import Packing, pack
 from whet.models.load import build_decoder, checked_config, layer_prefix, load_model, own_layers
 from whet.models.model_shape import base_directory, covered
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import CausalLM
 from whet.models.reward.settings import BAD, RewardSettings, read_settings, write_settings
 from whet.models.storage.checksums import read_steadily
@@ -37,7 +38,7 @@ from whet.models.storage.safetensors_files import (
     write_model,
 )
 from whet.models.storage.tensor_file import Whole, as_it_is
-from whet.models.text.tokenizers import load_tokenizer, with_padding
+from whet.models.text.tokenizers import with_padding
 
 HEADS = ("score", "classifier")  # transformers' names of the linear head of a classifier
 HEAD_SPREAD = 0.1  # standard deviation of the initial scores: small, yet no two texts tie
@@ -215,7 +216,7 @@ def _load_adapter(directory: Path) -> RewardModel:
     """An adapter with a head, merged into its base."""
     files, settings, weights = read_reward_adapter(directory)
     policy = load_model(base_directory(directory))
-    _, pad = with_padding(load_tokenizer(directory))
+    _, pad = with_padding(model_tokenizer(directory))
     model = new_reward_model(policy, settings, seed=0, pad=pad)
     model.head.load_state_dict(weights)
     apply_adapter(model.trunk, own_layers(files, model.trunk), prefix=layer_prefix(model.trunk))
@@ -225,13 +226,16 @@ def _load_adapter(directory: Path) -> RewardModel:
 def read_reward_adapter(directory: Path) -> tuple[AdapterFiles, RewardSettings, dict[str, Tensor]]:
     """The adapters of a reward model, its settings, and the weights of its head."""
     files = read_adapter(directory)
-    heads = {name: tensor for name, tensor in files.others.items() if name.startswith(tuple(f"{h}." for h in HEADS))}
     settings = read_settings(directory) or RewardSettings(kind="preference")
-    weights = {name.rpartition(".")[2]: tensor for name, tensor in heads.items()}
-    if len(heads) != len(files.others) or len(weights.get("weight", ())) != settings.classes:
+    weights = {name.rpartition(".")[2]: tensor for name, tensor in files.others.items()}
+    if not files.is_reward:
+        raise UserError(
+            f"{directory} is the adapter of a language model, not of a reward model: it has no head (score)"
+        )
+    if len(weights.get("weight", ())) != settings.classes:
         raise UserError(
             f"{directory} is no adapter of a {settings.kind} reward model: expected a head (score.weight) with "
-            f"{settings.classes} rows and nothing else beside the adapters"
+            f"{settings.classes} rows, and it has {len(weights.get('weight', ()))}"
         )
     return files, settings, weights
 

@@ -15,11 +15,12 @@ from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.finite import not_finite
 from whet.models.layers.decoder_config import autocast
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
 from whet.models.reward.settings import Aggregation
 from whet.models.reward.shared_base import reward_model_on
-from whet.models.text.tokenizers import PromptText, fitting_prompt, load_tokenizer
+from whet.models.text.tokenizers import PromptText, fitting_prompt
 
 CPU_TOKENS, CUDA_TOKENS = 4096, 32_768  # default of micro_batch_tokens
 
@@ -170,7 +171,7 @@ def load_scorer(
     With `base`, a policy with adapters, the directory is that of an adapter on the same frozen weights: it shares them.
     """
     model = load_reward_model(directory) if base is None else reward_model_on(base, directory)
-    tokenizer = load_tokenizer(directory)
+    tokenizer = model_tokenizer(directory)
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} ids and the model {model.vocab_size}: "

@@ -10,9 +10,10 @@ from whet.models.adapters.peft_files import attach_adapter_files
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.joined_weights import JoinedWeights
 from whet.models.load import layer_prefix, own_layers
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import CausalLM
 from whet.models.reward.reward_model import RewardModel, read_reward_adapter
-from whet.models.text.tokenizers import load_tokenizer, with_padding
+from whet.models.text.tokenizers import with_padding
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -23,7 +24,7 @@ def reward_model_on(policy: Decoder, directory: Path) -> RewardModel:
     It is not trained, so its passes fold the adapters into one block at a time instead of keeping a folded copy of all.
     """
     files, settings, head = read_reward_adapter(directory)
-    _, pad = with_padding(load_tokenizer(directory))
+    _, pad = with_padding(model_tokenizer(directory))
     trunk = _frozen_trunk(policy, vocab_size=max(policy.vocab_size, pad + 1))
     attach_adapter_files(trunk, own_layers(files, trunk), prefix=layer_prefix(trunk))
     linear = nn.Linear(policy.config.width, settings.classes, bias="bias" in head)

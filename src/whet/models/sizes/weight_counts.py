@@ -95,7 +95,12 @@ def head_weights(c: DecoderConfig) -> int:
     return 0 if c.tied_head else c.vocab_size * c.width
 
 
+def layer_shape(c: DecoderConfig, layer: str) -> tuple[int, int]:
+    """(rows, columns) of a layer, by a name of `layer_names`."""
+    number, name = layer.split(".", 3)[2:]
+    return block_products(c, int(number))[name]
+
+
 def adapter_weights(c: DecoderConfig, rank: int, layers: Sequence[str]) -> int:
     """rank · (rows + columns) of every adapted layer, by the names of `layer_names`."""
-    places = (name.split(".", 3)[2:] for name in layers)
-    return rank * sum(sum(block_products(c, int(layer))[name]) for layer, name in places)
+    return rank * sum(sum(layer_shape(c, layer)) for layer in layers)

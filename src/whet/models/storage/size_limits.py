@@ -16,6 +16,7 @@ from whet.files import LARGEST_OBJECT, read_object
 LARGEST_VOCABULARY = 2**20  # tokens of a tokeniser; XLM-V has 901,629
 LARGEST_GROWTH = 2**12  # characters that one may become by a tokeniser's replacements
 LARGEST_ADDED = 2**16  # added tokens, each of which is searched for in every text
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 SMALL_FILES = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 MORE_TEMPLATES = "additional_chat_templates"  # a directory next to chat_template.jinja
 LARGEST_TEMPLATE = 2**22  # bytes, at most four a character; see whet.models.text.template
@@ -51,6 +52,11 @@ def check_small_files(directory: Path) -> None:
         if path.is_file() and path.stat().st_size > most:
             size = path.stat().st_size
             raise UserError(f"{path} has {size} bytes, more than the {most} that are read: is it what it says?")
+
+
+def holds_tokenizer(directory: Path) -> bool:
+    """Whether a directory has the files of a tokeniser."""
+    return any((directory / name).exists() for name in TOKENIZER_FILES)
 
 
 def check_tokenizer_files(directory: Path) -> None:

@@ -8,7 +8,7 @@ import copy
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,15 @@ from whet.errors import RunFailed, UserError
 from whet.files import read_object
 from whet.models.protocol import BIDIRECTIONAL, Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
-from whet.models.storage.size_limits import check_growth, check_tokenizer_files
+from whet.models.storage.size_limits import TOKENIZER_FILES, check_growth, check_tokenizer_files, holds_tokenizer
 from whet.models.text.conversation import ChatTemplate
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
 PromptText = str | Sequence[Message]
 EOS = "<eos>"
+SPARE = ("pad", "reserved|unused")  # in names of control tokens that pad, the first that occurs
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that read any tokenizer.json
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
 
 class HuggingFaceTokenizer:
@@ -157,7 +157,7 @@ def _load(directory: Path) -> Tokenizer:
     if not directory.is_dir():
         raise UserError(f"no directory {directory} to load a tokenizer from; check the path")
     refuse_damage(directory, with_weights=False)
-    if not any((directory / name).exists() for name in TOKENIZER_FILES):
+    if not holds_tokenizer(directory):
         raise UserError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
     check_tokenizer_files(directory)
     reader = _reader(directory)
@@ -272,10 +272,21 @@ def with_padding(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
         hf = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         used = {*tokenizer.stops, hf.bos_token_id, hf.unk_token_id, None}
         if hf.pad_token_id in used:
-            hf.add_special_tokens({"pad_token": "<|pad|>"})
+            hf.add_special_tokens({"pad_token": _spare_token(hf, used) or "<|pad|>"})
             assert list(hf.get_vocab().values()).count(hf.pad_token_id) == 1
         hf.padding_side = "right"  # GPT-2's positions count from the first column, padding or not
         return HuggingFaceTokenizer(hf, ends=sorted(tokenizer.stops)), int(hf.pad_token_id)
+
+
+def _spare_token(hf: PreTrainedTokenizerBase, used: Collection[int | None]) -> str:
+    """A control token that is made for padding or for nothing yet, so that no id is added; empty without one."""
+    names = [
+        token.content
+        for number, token in sorted(hf.added_tokens_decoder.items())
+        if token.special and number not in used and token.content not in str(hf.chat_template)
+    ]
+    found = (name for pattern in SPARE for name in names if re.search(pattern, name, re.IGNORECASE))
+    return next(found, "")
 
 
 def fitting_prompt(tokenizer: Tokenizer, prompt: PromptText, room: int) -> tuple[list[int], int]:

@@ -28,9 +28,9 @@ from whet.models.download.model_hub import resolve_model
 from whet.models.layers.decoder_config import autocast
 from whet.models.load import load_model, model_summary
 from whet.models.logprobs import check_logprobs, token_logprobs
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.scoring import Scorer, load_scorer
-from whet.models.text.tokenizers import load_tokenizer
 from whet.records import Completion, Example, Sampling
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import read_curves
@@ -127,7 +127,7 @@ def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device,
     if context is not None:
         longest, key = settings.max_tokens, "compare.max_tokens"
         task, notes = fit_prompts(
-            task, load_tokenizer(start), context=context, max_tokens=longest, key=key, used=["held-out"]
+            task, model_tokenizer(start), context=context, max_tokens=longest, key=key, used=["held-out"]
         )
         for text in notes:
             note(text)
@@ -264,7 +264,7 @@ def answers_of(directory: Path, asked: ContestPrompts, *, count: int) -> tuple[C
 
     Random numbers do not depend on the model: equal models give equal completions.
     """
-    policy, tokenizer = place(load_model(directory), asked.device), load_tokenizer(directory)
+    policy, tokenizer = place(load_model(directory), asked.device), model_tokenizer(directory)
     engine = NativeEngine(policy, tokenizer, device=asked.device)
     prompts = tokenize_prompts(asked.examples, tokenizer, stream=(asked.seed, CONTEST_STEP))
     groups = engine.generate(prompts, asked.sampling, count=count)

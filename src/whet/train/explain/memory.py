@@ -16,7 +16,7 @@ from whet.config.objective import hides_tokens
 from whet.config.pipeline import REFERENCE
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.adapter_targets import ALL_LINEAR, chosen
+from whet.models.adapters.adapter_targets import ALL_LINEAR, chosen, refuse_rank
 from whet.models.download.model_hub import can_be_pulled, resolve_model
 from whet.models.layers.decoder_config import (
     DecoderConfig,
@@ -26,14 +26,15 @@ from whet.models.layers.decoder_config import (
 )
 from whet.models.load import KV_DTYPE, model_summary
 from whet.models.model_shape import base_directory, covered, read_config
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import Tokenizer
 from whet.models.storage.safetensors_files import stored_tensors
-from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.protocol import Task
 from whet.train.optimizers.state_sizes import STATE_BYTES, moment_bytes, moments_per_weight
 from whet.train.plan.placement import placement
 from whet.train.plan.recipe_facts import models_of
 from whet.train.plan.recipe_plan import planned_disk
+from whet.train.plan.run_shapes import reward_adapter, reward_shape
 from whet.train.setup.build import chat_tokenizer, export_dtype
 from whet.train.setup.corpora import named_tokenizer
 from whet.train.setup.disk_use import FP32_BYTES, DiskUse, SavedSizes, disk_use
@@ -101,7 +102,7 @@ def find_model(
         if not can_be_pulled(config.model.path):
             raise
         return None, None, str(error)
-    tokenizer, _ = chat_tokenizer(config.model, load_tokenizer(directory))
+    tokenizer, _ = chat_tokenizer(config.model, model_tokenizer(directory))
     facts, base = model_summary(directory), _weights_of(directory)
     about, found = f"{facts['family']} from {directory}", covered(base, read_config(base))
     if found is not None:
@@ -112,7 +113,8 @@ def find_model(
 def _of_decoder(config: Training, algorithm: Algorithm | None, shape: DecoderConfig, about: str) -> ModelMemory:
     """Memory by the formulas of `whet plan`; a critic's gradients and moments are its own."""
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
-    models = models_of(config, shape, on_gpu=on_gpu)
+    judge, shared = _judge(config, shape)
+    models = models_of(config, shape, reward=judge, reward_adapter=shared, on_gpu=on_gpu)
     held, alone = placement(models), placement(replace(models, critic="none"))
     lora, kind = config.model.lora, "QLoRA (base in NF4)" if models.storage == "nf4" else "LoRA"
     trained = "" if lora is None else f", {kind} of rank {lora.rank}: {models.adapters:,} trained"
@@ -128,12 +130,20 @@ def _of_decoder(config: Training, algorithm: Algorithm | None, shape: DecoderCon
         optimizer=alone.state,
         reference=FP32_BYTES * shape.vocab_size**2 if is_bigram else held.reference,
         critic=held.critic + held.gradients - alone.gradients + held.state - alone.state,
-        reward=_reward_bytes(config) if isinstance(config, OnlineConfig) else 0,
+        reward=held.reward if judge is not None else _reward_bytes(config),
         kv_per_token=kv_bytes_per_token(shape, KV_DTYPE) if shape.causal else 0,
         kv_of_all_heads=all_heads_bytes_per_token(shape, KV_DTYPE) if shape.causal else 0,
         disk=planned_disk(config, models, FP32_BYTES if lora else export_dtype(config.model).itemsize),
         host=held.host,
     )
+
+
+def _judge(config: Training, policy: DecoderConfig) -> tuple[DecoderConfig | None, int]:
+    """The shape of the reward model, None if it is not known, and the bytes of an adapter on the policy's base."""
+    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+        return None, 0
+    found, unknown = reward_shape(config.reward.model.path, policy)
+    return (None, 0) if unknown else (found, reward_adapter(config))
 
 
 def _of_transformers(
@@ -171,7 +181,9 @@ def _of_transformers(
 def adapter_parameters(lora: LoRAConfig, directory: Path) -> int:
     """The number of trained weights: rank · (rows + columns) of every adapted matrix."""
     shapes = _linear_shapes(directory)
-    return lora.rank * sum(sum(shapes[name]) for name in chosen(list(shapes), lora.targets))
+    layers = chosen(list(shapes), lora.targets)
+    refuse_rank(lora.rank, (shapes[name] for name in layers))
+    return lora.rank * sum(sum(shapes[name]) for name in layers)
 
 
 def _linear_shapes(directory: Path) -> dict[str, Sequence[int]]:
@@ -196,6 +208,10 @@ def _adapted(
     has_critic = isinstance(config, OnlineConfig) and algorithm is not None and algorithm.needs_values
     own_critic = has_critic and isinstance(config, OnlineConfig) and config.critic.model == "separate"
     critic = (shape.width + 1 + adapters * own_critic) * (1 + LEARNING) * FP32_BYTES * has_critic
+    moving = trained if _moves(config, algorithm) else 0  # adapters of its own on the same frozen weights
+    has_reference = isinstance(config, OnlineConfig) and algorithm is not None and algorithm.needs_reference
+    is_bigram = has_reference and isinstance(config, OnlineConfig) and config.algorithm.kl.reference == "bigram"
+    reference = FP32_BYTES * shape.vocab**2 if is_bigram else moving
     return ModelMemory(
         about=about,
         context=shape.context,
@@ -206,15 +222,15 @@ def _adapted(
         joined=0,
         gradients=trained,
         optimizer=state,
-        reference=0,
+        reference=reference,
         critic=critic,
-        reward=_reward_bytes(config) if isinstance(config, OnlineConfig) else 0,
+        reward=_reward_bytes(config),
         kv_per_token=None,
         kv_of_all_heads=None,
         disk=disk_use(
             config,
             SavedSizes(
-                weights=trained + critic // (1 + LEARNING),
+                weights=trained + critic // (1 + LEARNING) + moving,
                 moments=(state + critic * (LEARNING - 1) // (1 + LEARNING)) // moment_bytes(config.optimizer.name),
                 best=trained,
             ),
@@ -249,15 +265,20 @@ def _saved_sizes(config: Training, algorithm: Algorithm | None, shape: ModelShap
     stored = FP32_BYTES if settings.master_weights == "fp32" else BF16_BYTES
     masters = FP32_BYTES if settings.master_weights == "offload" else 0
     kept, trained = _critic_weights(config, algorithm, shape)
-    moves = isinstance(config, OnlineConfig) and (
-        config.algorithm.kl.reference == "sync" or config.cold_start.steps > 0
-    )
-    reference = shape.parameters if moves and algorithm is not None and algorithm.needs_reference else 0
+    reference = shape.parameters if _moves(config, algorithm) else 0
     return SavedSizes(
         weights=stored * (shape.parameters + kept + reference) + masters * (shape.parameters + trained),
         moments=state // moment_bytes(settings.name) + moments_per_weight(settings.name) * trained,
         best=export_dtype(config.model).itemsize * shape.parameters,
     )
+
+
+def _moves(config: Training, algorithm: Algorithm | None) -> bool:
+    """Whether there is a reference model that changes: one that is synced, or begins after a cold start."""
+    if not isinstance(config, OnlineConfig) or algorithm is None or not algorithm.needs_reference:
+        return False
+    kind = config.algorithm.kl.reference
+    return kind == "sync" or (config.cold_start.steps > 0 and kind not in ("uniform", "bigram"))
 
 
 def _other_models(config: Training, algorithm: Algorithm | None, shape: ModelShape) -> tuple[int, int, int | None]:
@@ -280,8 +301,8 @@ def _critic_weights(config: Training, algorithm: Algorithm | None, shape: ModelS
     return shape.parameters + head, shape.parameters - shape.head + head  # a copy, whose LM head is not trained
 
 
-def _reward_bytes(config: OnlineConfig) -> int | None:
-    if config.reward.model is None:
+def _reward_bytes(config: Training) -> int | None:
+    if not isinstance(config, OnlineConfig) or config.reward.model is None:
         return 0
     try:
         stored = stored_tensors(_weights_of(resolve_model(config.reward.model.path)))

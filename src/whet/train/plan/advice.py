@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from whet.config import OnlineConfig
 from whet.errors import UserError
 from whet.recipe import apply_override, plain, validate
+from whet.train.plan.largest import largest
 from whet.train.plan.owners import SAMPLING, host_bytes
 from whet.train.plan.planning import Plan
 
@@ -31,7 +32,6 @@ SAME, MOMENTS, ROUNDED, ADAPTERS, FOUR_BITS = range(len(EFFECTS))
 MICRO_BATCH, SLOTS, RANK = "update.micro_batch_tokens", "engine.max_sequences", 16
 LARGEST = "null"  # stands for the largest number that fits
 MOST_KEYS = 4  # of a set
-FEWER_TRIES = 6  # numbers of slots, each three quarters of the one before
 SHOWN = 2  # sets with each effect, the fastest
 
 
@@ -66,17 +66,16 @@ def advise(
     """
     found: list[tuple[int, Advice]] = []
     sufficient: list[frozenset[Change]] = []
-    moments = plan_of(config).peaks.moments
-    samples_most = max(moments, key=lambda name: moments[name]) in SAMPLING
-    for changes in _sets(possible_changes(config, samples_most=samples_most), most_keys):
+    samples = not set(SAMPLING).isdisjoint(plan_of(config).peaks.moments)
+    for changes in _sets(possible_changes(config, samples=samples), most_keys):
         if any(smaller <= frozenset(changes) for smaller in sufficient):
             continue
         try:
             overrides = _overrides(config, plan_of, changes)
-            plan = plan_of(changed(config, overrides))
+            plan = None if overrides is None else plan_of(changed(config, overrides))
         except UserError:  # a combination that recipes refuse
             continue
-        if plan.fits:
+        if overrides is not None and plan is not None and plan.fits:
             sufficient.append(frozenset(changes))
             effect = max(one.effect for one in changes)
             found.append((effect, _advice(overrides, effect, plan, seconds)))
@@ -97,20 +96,21 @@ def changed(config: Training, overrides: list[str]) -> Training:
     return found
 
 
-def possible_changes(config: Training, *, samples_most: bool = False) -> list[Change]:
+def possible_changes(config: Training, *, samples: bool = False) -> list[Change]:
     """Changes that need less memory and are not made yet, by what they change in the result.
 
-    `samples_most`: the peak is in a rollout or an evaluation.
+    `samples`: completions are sampled, if only to evaluate. Their memory may be the peak only after another change:
+    four bits train in little, and sampling reads a copy in bf16.
     """
     optimizer, lora = config.optimizer, config.model.lora
     is_full, is_adam = lora is None, optimizer.name in ("adamw", "adamw_bf16")
     found: list[Change] = []
     found.append(Change(key=MICRO_BATCH, value=LARGEST, effect=SAME))
-    if config.engine.max_sequences is not None or samples_most:
+    if config.engine.max_sequences is not None or samples:
         found.append(Change(key=SLOTS, value=LARGEST, effect=SAME))
     if not config.model.gradient_checkpointing:
         found.append(Change(key="model.gradient_checkpointing", value="true", effect=SAME))
-    if not isinstance(config, OnlineConfig) and samples_most and config.eval.every_steps:
+    if not isinstance(config, OnlineConfig) and samples:
         found.append(Change(key="eval.every_steps", value="0", effect=SAME))
     if isinstance(config, OnlineConfig) and "never" in config.offload.model_dump().values():
         found.append(Change(key="offload", value="auto", effect=SAME))
@@ -148,20 +148,20 @@ def _sets(changes: list[Change], most_keys: int) -> Iterator[tuple[Change, ...]]
                 yield some
 
 
-def _overrides(config: Training, plan_of: Callable[[Training], Plan], changes: tuple[Change, ...]) -> list[str]:
-    """The changes as overrides; a micro-batch and a number of slots are the largest that fit beside the others."""
+def _overrides(config: Training, plan_of: Callable[[Training], Plan], changes: tuple[Change, ...]) -> list[str] | None:
+    """The changes as overrides; a micro-batch and a number of slots are the largest that fit beside the others.
+
+    None where none fits.
+    """
     words = [f"{one.key}={one.value}" for one in changes]
     if all(one.value != LARGEST for one in changes):
         return words
-    most = plan_of(changed(config, words)).most
-    slots = most.slots or most.eval_slots
-    for _ in range(FEWER_TRIES):  # what fits by its cache alone may be too many with the buffers of a step
-        largest = {MICRO_BATCH: most.micro_batch_tokens, SLOTS: slots}
-        words = [f"{one.key}={largest[one.key] if one.value == LARGEST else one.value}" for one in changes]
-        if all(one.key != SLOTS for one in changes) or slots < 2 or plan_of(changed(config, words)).fits:
-            break
-        slots = slots * 3 // 4
-    return words
+    plan = plan_of(changed(config, words))
+    most = largest(plan.models, plan.work, plan.gpu.memory)
+    numbers = {MICRO_BATCH: most.micro_batch_tokens, SLOTS: most.slots}
+    if any(one.value == LARGEST and numbers[one.key] is None for one in changes):
+        return None
+    return [f"{one.key}={numbers[one.key] if one.value == LARGEST else one.value}" for one in changes]
 
 
 def _advice(overrides: list[str], effect: int, plan: Plan, seconds: float) -> Advice:

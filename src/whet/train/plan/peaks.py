@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from whet.models.sizes.pass_bytes import BF16, FEW, FP32, MANY, reading_pass, training_pass, usual_tokens
+from whet.models.sizes.pass_bytes import BF16, FEW, FP32, reading_pass, training_pass, usual_tokens
 from whet.models.sizes.sampling_bytes import (
     BUCKET,
     PREFILL_TOKENS,
@@ -177,14 +177,6 @@ def _unpacked(m: Models) -> int:
     return BF16 * blocks_weights(m.policy) if m.storage == "nf4" and m.is_fused else 0
 
 
-def largest_choice(m: Models, work: Work, memory: float) -> tuple[Choice, Choice]:
-    """What the run chooses on a GPU with so much memory, and the largest micro-batch and slots that would fit."""
-    away = offloaded(m, work, memory)
-    unlimited = replace(work, micro_batch_tokens=None, max_sequences=None)
-    whole = work.sequences * (work.prompt + work.completion)
-    return _chosen(m, work, memory, away), _chosen(m, unlimited, memory, away, limit=max(MANY, whole))
-
-
 def offloaded(m: Models, work: Work, memory: float) -> frozenset[str]:
     """What the run offloads, as `build_offloading` decides it from the sizes of its models."""
     if not (m.on_gpu and work.offload):
@@ -197,8 +189,9 @@ def offloaded(m: Models, work: Work, memory: float) -> frozenset[str]:
     return to_offload(work.offload, sizes, resident=held.weights + copies + held.gradients, memory=memory)
 
 
-def _chosen(m: Models, work: Work, memory: float, away: frozenset[str], limit: int = 0) -> Choice:
-    """What the run chooses (`tokens_that_fit`), or with a `limit` the largest micro-batch up to it that fits."""
+def chosen(m: Models, work: Work, memory: float) -> Choice:
+    """What the run chooses on a GPU with so much memory (`tokens_that_fit`, `slots_that_fit`)."""
+    away = offloaded(m, work, memory)
     if not m.on_gpu:
         memory = inf
     held = placement(m)
@@ -218,8 +211,6 @@ def _chosen(m: Models, work: Work, memory: float, away: frozenset[str], limit: i
     tokens = work.micro_batch_tokens
     if tokens is None:
         tokens = usual_tokens(m.policy, memory) if m.on_gpu else FEW
-        if limit and m.on_gpu:
-            tokens = _tokens(m, work, memory, away, limit)
     return Choice(micro_batch_tokens=tokens, slots=slots, eval_slots=eval_slots, away=away)
 
 
@@ -249,21 +240,3 @@ def _slots(m: Models, limit: int | None, memory: float, taken: int, rollout: Rol
         half=m.engine_half,
     )
     return min(rollout.sequences, limit or CUDA_SEQUENCES, fit)
-
-
-def _tokens(m: Models, work: Work, memory: float, away: frozenset[str], limit: int) -> int:
-    """The largest micro-batch of at most `limit` tokens that fits, at least one sequence."""
-    held = placement(m)
-    resident = held.resident(away, ("critic", "optimizer"))
-    batch = work.sequences * (work.prompt + work.completion) * BATCH_BYTES
-
-    def fits(tokens: int) -> bool:
-        choice = Choice(micro_batch_tokens=tokens, slots=0, eval_slots=0, away=away)
-        peak = resident + batch + update_bytes(m, work, choice, held)
-        return peak * (1 + FRAGMENTED) + CONTEXT_BYTES <= memory
-
-    low, high = 0, limit // 256
-    while low < high:  # the largest multiple of 256 that fits
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(256 * middle) else (low, middle - 1)
-    return max(256 * low, work.prompt + work.completion)

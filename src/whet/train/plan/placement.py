@@ -56,12 +56,8 @@ def placement(m: Models) -> Placement:
     stored = STORED_BYTES[m.storage] if m.on_gpu or m.storage == "nf4" else FP32
     of_outside = max(BF16, stored) if m.on_gpu else FP32  # embeddings and head are never in four bits
     weights = int(stored * in_blocks) + int(of_outside * outside) + FP32 * rest
-    joined = (JOINED_BYTES[m.storage] if m.on_gpu else _cpu_joined(c)) * in_blocks if m.is_fused else 0
-    adapters = m.adapters
-    if adapters:
-        weights += FP32 * adapters
-        joined += FP32 * adapters if m.is_fused else 0  # A and B as they were folded last
-    trained = adapters or all_weights(c)
+    weights += FP32 * m.adapters
+    trained = m.adapters or all_weights(c)
     critic, critic_trained = _critic(m)
     learns = trained + critic_trained
     state = _state(m, trained) + _state(m, critic_trained)
@@ -69,7 +65,7 @@ def placement(m: Models) -> Placement:
     reward = 0 if m.reward is None else _reward(m.reward, m)
     found = Placement(
         weights=weights,
-        joined=int(joined),
+        joined=_joined(m),
         sampler=m.engine_half * embedding_weights(c) if copies_head and m.samples else 0,
         gradients=FP32 * learns,
         state=0 if m.storage == "streamed" else state,
@@ -128,6 +124,14 @@ def _vectors(c: DecoderConfig) -> int:
     return parameter_count(c) - blocks_weights(c) - embedding_weights(c) - head_weights(c)
 
 
+def _joined(m: Models) -> int:
+    """Joined copies of the policy's blocks, and A and B as they were folded in last."""
+    if not m.is_fused:
+        return 0
+    each = JOINED_BYTES[m.storage] if m.on_gpu else _cpu_joined(m.policy)
+    return int(each * blocks_weights(m.policy)) + FP32 * m.adapters
+
+
 def _cpu_joined(c: DecoderConfig) -> int:
     """On a CPU qkv and gate-up are copies in fp32, about two thirds of a block."""
     joined = (c.heads + 2 * c.kv_heads) * c.head_dim * c.width + 2 * c.mlp_width * c.width
@@ -164,7 +168,7 @@ def _reference(m: Models) -> int:
 
 def _other_adapters(m: Models) -> int:
     """Adapters of its own on the same frozen weights, folded into a joined copy of its own."""
-    return 2 * FP32 * m.adapters + JOINED_BYTES[m.storage] * blocks_weights(m.policy)
+    return FP32 * m.adapters + _joined(m)
 
 
 def _routers(c: DecoderConfig) -> int:
@@ -178,7 +182,7 @@ def _reward(c: DecoderConfig, m: Models) -> int:
     """The reward model; one on the policy's frozen weights has adapters, and folds them into one block at a time."""
     if m.reward_adapter:
         return m.reward_adapter + (BF16 if m.on_gpu else FP32) * (block_weights(c) if m.is_fused else 0)
-    return _frozen_model(c, m)
+    return _frozen_model(c, m) + FP32 * c.width  # with its head
 
 
 def _frozen_model(c: DecoderConfig, m: Models) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from whet.train.plan.durations import Duration, durations
 from whet.train.plan.gpus import GPU
-from whet.train.plan.peaks import Choice, Peaks, largest_choice, peaks
+from whet.train.plan.peaks import Peaks, chosen, peaks
 from whet.train.plan.workload import Models, Work
 
 HOUR = 3600
@@ -22,7 +22,6 @@ class Plan:
     work: Work  # of one GPU, with the longest sequences: what memory is planned for
     usual: Work  # of one GPU, with sequences of average length: what seconds are planned for
     peaks: Peaks
-    most: Choice  # the largest micro-batch and number of slots that would fit
     seconds: Duration
     steps: int
     evaluations: int
@@ -61,7 +60,7 @@ def make_plan(
     evaluations: int = 0,
 ) -> Plan:
     """The plan of this work, which is that of one of the GPUs; `usual` is the same with average lengths."""
-    choice, most = largest_choice(models, work, gpu.memory)
+    choice = chosen(models, work, gpu.memory)
     found, usual = peaks(models, work, choice), usual or work
     return Plan(
         gpu=gpu,
@@ -70,7 +69,6 @@ def make_plan(
         work=work,
         usual=usual,
         peaks=found,
-        most=most,
         seconds=durations(models, usual, choice, found.placement, gpu, gpus),
         steps=steps,
         evaluations=evaluations,

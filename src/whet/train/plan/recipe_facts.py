@@ -11,13 +11,15 @@ from whet.algorithms.cells import plain
 from whet.algorithms.preference.preference_table import Preference, RewardObjective
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.objective import objective_row
-from whet.models.adapters.adapter_targets import chosen
-from whet.models.sizes.weight_counts import adapter_weights, layer_names
+from whet.errors import UserError
+from whet.models.adapters.adapter_targets import chosen, refuse_rank
+from whet.models.sizes.weight_counts import adapter_weights, layer_names, layer_shape
 from whet.train.plan.workload import Models, Storage, Work
 from whet.train.setup.chosen_algorithm import build_algorithm, old_source
 
 if TYPE_CHECKING:
     from whet.config.loops import Training
+    from whet.config.model_config import LoRAConfig
     from whet.models.layers.decoder_config import DecoderConfig
 
 
@@ -47,7 +49,7 @@ def models_of(
     return Models(
         policy=shape,
         storage=_storage(config),
-        adapters=0 if lora is None else adapter_weights(shape, lora.rank, chosen(layer_names(shape), lora.targets)),
+        adapters=0 if lora is None else _adapters(lora, shape),
         optimizer=config.optimizer.name,
         recompute=config.model.gradient_checkpointing,
         is_fused=is_served(shape) if on_gpu else has_usual_blocks(shape),
@@ -60,6 +62,16 @@ def models_of(
         samples=online or (bool(config.eval.every_steps) and not learns_scores),
         engine_half=2 if on_gpu and config.engine.precision == "bf16" else 4,
     )
+
+
+def _adapters(lora: LoRAConfig, shape: DecoderConfig) -> int:
+    """Weights of the adapters; refuses what training refuses."""
+    try:
+        layers = chosen(layer_names(shape), lora.targets)
+    except UserError as error:
+        raise UserError(f"model.lora.targets: {error}") from error
+    refuse_rank(lora.rank, (layer_shape(shape, layer) for layer in layers))
+    return adapter_weights(shape, lora.rank, layers)
 
 
 def _learns_scores(config: Training) -> bool:

@@ -17,6 +17,7 @@ from whet.tasks.loading import guarded_task
 from whet.train.optimizers.state_sizes import moment_bytes, moments_per_weight
 from whet.train.plan.advice import Advice, advise
 from whet.train.plan.gpus import GPU, GPUS, like
+from whet.train.plan.largest import Largest, largest
 from whet.train.plan.owners import by_owner, host_bytes
 from whet.train.plan.placement import all_weights, placement
 from whet.train.plan.planning import Plan, make_plan
@@ -58,6 +59,7 @@ class RecipePlan:
     lengths: Lengths
     owners: Mapping[str, Mapping[str, int]]  # moment → owner → bytes
     host: int  # bytes in host memory
+    most: Largest  # micro-batch and slots
     disk: DiskUse
     notes: tuple[str, ...]
     advice: tuple[Advice, ...]  # none if it fits
@@ -108,6 +110,7 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
         lengths=lengths,
         owners=by_owner(plan.models, plan.work, plan.peaks),
         host=host_bytes(plan.peaks),
+        most=largest(plan.models, plan.work, plan.gpu.memory),
         disk=planned_disk(config, plan.models, shapes.exported),
         notes=(*found.notes, *_notes(config, shapes, plan)),
         advice=() if plan.fits else _advice(config, shapes, lengths, asked, unbound.seconds.step),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +99,9 @@ def _found(path: str, key: str) -> tuple[DecoderConfig, str, Path | None]:
 
 
 def reward_shape(path: str, policy: DecoderConfig) -> tuple[DecoderConfig | None, str]:
-    """The shape of a reward model, and a note where it is not known."""
+    """The shape of a reward model, which has no LM head, and a note where it is not known."""
     try:
-        return _found(path, "reward.model")[0], ""
+        return replace(_found(path, "reward.model")[0], tied_head=True), ""
     except UserError:
         return policy, f"reward.model {path}: its shape is not known here and taken to be the policy's"
 

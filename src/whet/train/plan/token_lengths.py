@@ -19,6 +19,7 @@ from whet.config.model_config import CHARACTERS
 from whet.config.objective import objective_row
 from whet.errors import UserError
 from whet.files import read_object
+from whet.models.model_shape import tokenizer_directory
 from whet.models.storage.size_limits import check_tokenizer_files
 from whet.models.text.template import PLAIN_TEMPLATE, render_template
 from whet.records import Dialogue, Example, Labelled, Message, Outcomes, Pair, Prompted, Text, Trace
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 MEASURED = 64  # examples whose tokens are counted
 CHARACTERS_A_TOKEN = 3  # of text whose tokeniser is not here: English has about 4, digits and code fewer
 TURN_TOKENS = 8  # of a message's markers, where its template is not here
+ESTIMATED = (
+    f"estimated at {CHARACTERS_A_TOKEN} characters a token and {TURN_TOKENS} tokens a message, without what the chat "
+    "template adds"
+)
 ASSUMED = 256  # tokens of a prompt and of a completion, where there is nothing to look at
 FLAGS = "--prompt-tokens", "--completion-tokens"
 
@@ -76,7 +81,17 @@ def token_lengths(
         found = replace(found, prompt=prompt, mean_prompt=prompt, source="as given")
     if completion is not None:
         found = replace(found, completion=completion, mean_completion=completion, source="as given")
-    return _within(found, context if config.loop == "online" else _longest_row(config, context))
+    most = context if config.loop == "online" else _longest_row(config, context)
+    _refuse_longer(prompt, completion, most, "the context" if most == context else "data.max_tokens")
+    return _within(found, most)
+
+
+def _refuse_longer(prompt: int | None, completion: int | None, most: int, limit: str) -> None:
+    """Refuses given lengths that no sequence can have."""
+    if (prompt or 1) + (completion or 1) > most:
+        given = {FLAGS[0]: prompt, FLAGS[1]: completion}
+        words = " and ".join(f"{flag} {count}" for flag, count in given.items() if count is not None)
+        raise UserError(f"{words}: prompt and completion have room for {most} tokens together ({limit}): give fewer")
 
 
 def _measured(config: Training, shapes: RunShapes, examples: Sequence[Prompted]) -> Lengths:
@@ -145,9 +160,9 @@ def _counter(config: Training, directory: Path | None) -> tuple[Count, str]:
     if new is not None:
         path = Path(new.tokenizer).expanduser()
         directory = path if path.is_dir() else None
+    directory = None if directory is None else tokenizer_directory(directory)
     if directory is None or not (directory / "tokenizer.json").is_file():
-        a_token = f"estimated at {CHARACTERS_A_TOKEN} characters a token"
-        return _of_turns(by_letters, TURN_TOKENS), a_token
+        return _of_turns(by_letters, TURN_TOKENS), ESTIMATED
     return _stored_counter(config, directory), "measured"
 
 

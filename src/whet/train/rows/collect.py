@@ -12,7 +12,7 @@ from whet.distributed.world import World
 from whet.errors import RunFailed, UserError
 from whet.models.download.model_hub import resolve_model
 from whet.models.load import load_model
-from whet.models.text.tokenizers import load_tokenizer
+from whet.models.model_tokenizer import model_tokenizer
 from whet.records import Rollout
 from whet.rollout import Group, draw, grade, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
@@ -36,7 +36,7 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
         raise UserError("loop collect samples from a model that exists: give model a directory, a name or a run")
     task = guarded_task(config.task.name, config.task.options)
     directory = resolve_model(config.model.path)
-    tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
+    tokenizer, note = chat_tokenizer(config.model, model_tokenizer(directory))
     policy = place(load_model(directory), world.device)
     longest = config.rollout.max_tokens
     task, lengths = fit_prompts(

@@ -26,13 +26,13 @@ from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
 from whet.models.load import is_bidirectional, load_model, model_summary
+from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import CausalLM, Tokenizer
 from whet.models.reward.reward_model import RewardModel
 from whet.models.reward.settings import write_settings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.storage.tensor_file import Whole, as_it_is
 from whet.models.text.chat_settings import with_chat
-from whet.models.text.tokenizers import load_tokenizer
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
@@ -215,7 +215,7 @@ def start_model(config: TrainConfig, world: World) -> Start:
         # Before the tokenizer: its errors on bad directories are clearer.
         kept, mapped = keeps_bf16(config, world.device), world.sharding.is_sharded
         policy = load_model(directory, bidirectional=hides, keep_bf16=kept, mapped=mapped)
-        tokenizer, note = chat_tokenizer(config.model, load_tokenizer(directory))
+        tokenizer, note = chat_tokenizer(config.model, model_tokenizer(directory))
     notes = tuple(f"note: {text}" for text in (note, chat_note_of_task(config, task, tokenizer)) if text)
     return Start(task=task, tokenizer=tokenizer, policy=policy, dtype=export_dtype(config.model), notes=notes)
 

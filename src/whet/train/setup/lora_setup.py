@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from whet.config.model_config import ModelConfig
 from whet.errors import UserError
 from whet.models.adapters.adapter_directory import is_adapter
-from whet.models.adapters.lora import LoRALinear, LoRAShape, attach, trained_tensors
-from whet.models.adapters.peft_files import read_adapter, write_adapter
+from whet.models.adapters.adapter_targets import refuse_rank
+from whet.models.adapters.lora import LoRALinear, LoRAShape, attach, targeted, trained_tensors
+from whet.models.adapters.peft_files import note_quantization, read_adapter, write_adapter
 from whet.models.adapters.quantized_base import quantize_base
 from whet.models.adapters.stored_layers import Linear, joined_pair, parts_by_layer, separate_pairs
 from whet.models.decoder.decoder import Decoder
@@ -33,6 +34,7 @@ class Adapter:
     shape: LoRAShape
     base: Path
     task: str  # as PEFT calls it
+    quantization: str = "none"  # of the base
 
     def save(self, model: nn.Module, directory: Path | None, whole: Whole = as_it_is) -> None:
         """The adapter directory; weights in fp32, as they are trained.
@@ -55,6 +57,8 @@ class Adapter:
             task=self.task,
             transposed=family is not None and family.transposed,
         )
+        if self.quantization != "none":
+            note_quantization(directory, self.quantization)
 
     def tensors(self, model: nn.Module, whole: Whole = as_it_is) -> dict[str, Tensor]:
         """What `save` writes, by PEFT's names; every process has all adapters."""
@@ -127,9 +131,12 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
         )
     shape = LoRAShape(rank=wanted.rank, alpha=wanted.alpha, targets=wanted.targets, rslora=wanted.rslora)
     try:
-        attach(trunk, shape, seed=seed)
+        names = targeted(trunk, shape.targets)
     except UserError as error:
         raise UserError(f"model.lora.targets: {error}") from error
+    matrices = [one for one in map(trunk.get_submodule, names) if isinstance(one, nn.Linear)]
+    refuse_rank(shape.rank, [(one.out_features, one.in_features) for one in matrices])
+    attach(trunk, shape, seed=seed)
     if isinstance(model, RewardModel):
         model.head.requires_grad_(True)  # transformers' classifiers have it in the trunk
     if device.type == "cuda":
@@ -138,4 +145,4 @@ def attach_adapter(config: ModelConfig, model: nn.Module, device: torch.device, 
         assert isinstance(trunk, Decoder)
         quantize_base(trunk.model.layers, device)
     task = TASKS[model.kind] if isinstance(model, RewardModel) else "CAUSAL_LM"
-    return Adapter(shape=shape, base=base, task=task)
+    return Adapter(shape=shape, base=base, task=task, quantization=wanted.quantization)

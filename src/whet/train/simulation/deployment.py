@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from whet.models.sizes.pass_bytes import BF16
 from whet.models.sizes.sampling_bytes import capacity_of, slot_bytes, slots_that_fit
-from whet.train.plan.peaks import CONTEXT_BYTES, CUDA_SEQUENCES, FRAGMENTED, Choice, largest_choice, peaks
+from whet.train.plan.largest import largest
+from whet.train.plan.peaks import CONTEXT_BYTES, CUDA_SEQUENCES, FRAGMENTED, Choice, chosen, peaks
 from whet.train.plan.placement import Placement, all_weights, placement
 from whet.train.plan.workload import Models, Work
 from whet.train.simulation.cluster import Cluster
@@ -72,9 +73,10 @@ def _place(d: Deployment, split: Split, *, shards: int) -> Placed:
     m = replace(d.models, shards=shards, samples=d.models.samples and split.colocated)
     work = replace(d.work, prompts=-(-d.work.prompts // split.trainer))  # of a GPU
     held, gpu = placement(m), d.cluster.gpu
-    choice, most = largest_choice(m, work, gpu.memory)
-    if shards > 1 and work.micro_batch_tokens is None and most.micro_batch_tokens < choice.micro_batch_tokens:
-        choice = replace(choice, micro_batch_tokens=most.micro_batch_tokens)
+    choice = chosen(m, work, gpu.memory)
+    most = largest(m, work, gpu.memory).micro_batch_tokens if shards > 1 and work.micro_batch_tokens is None else None
+    if most is not None and most < choice.micro_batch_tokens:
+        choice = replace(choice, micro_batch_tokens=most)
     found = peaks(m, work, choice)
     sampling = ("rollout", "evaluation")
     trained = max(size for name, size in found.moments.items() if split.colocated or name not in sampling)

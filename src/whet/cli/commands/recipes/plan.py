@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,7 +18,6 @@ from whet.errors import UserError
 if TYPE_CHECKING:
     from whet.recipe import Pipeline, Recipe
     from whet.train.plan.advice import Advice
-    from whet.train.plan.peaks import Choice
     from whet.train.plan.recipe_plan import Asked, RecipePlan
 
 GIBI, MEBI = 2**30, 2**20
@@ -65,6 +65,8 @@ def plan(  # noqa: PLR0917 - typer's
     from whet.train.plan.recipe_plan import Asked
 
     found = find_gpu(gpu)
+    if price is not None and not isfinite(price):
+        raise UserError(f"--price is {price}: give the dollars an hour of one GPU, e.g. 2.5")
     asked = Asked(
         gpu=found if price is None else replace(found, price=price),
         gpus=gpus,
@@ -122,7 +124,7 @@ def plan_json(one: RecipePlan) -> dict[str, Any]:
             "host": one.host,
         },
         "chosen": {**asdict(choice), "away": sorted(choice.away)},
-        "largest": {"micro_batch_tokens": plan.most.micro_batch_tokens, "slots": plan.most.slots},
+        "largest": asdict(one.most),
         "seconds": {**told.seconds.moments, "step": told.seconds.step, "evaluation": told.seconds.evaluation},
         "tokens_a_second": told.tokens_per_second,
         "steps": plan.steps,
@@ -196,21 +198,22 @@ def _memory(one: RecipePlan) -> Iterator[str]:
     for owner in present:
         yield _columns(owner, [cell(one.owners[name][owner]) for name in moments])
     yield _columns("peak", [cell(one.plan.peaks.moments[name]) for name in moments])
-    choice, most = one.plan.peaks.choice, one.plan.most
+    choice, slots = one.plan.peaks.choice, one.plan.peaks.choice.slots or one.plan.peaks.choice.eval_slots
     if away := offloaded_bytes(one.plan.peaks):
         yield _line("offloaded", ", ".join(away))
     if one.host:
         yield _line("host memory", f"{one.host / GIBI:.1f} GiB")
-    largest = _largest(choice, most, "micro_batch_tokens") if one.plan.fits else ""
-    yield _line("micro-batch", f"{choice.micro_batch_tokens:,} tokens{largest}")
-    if choice.slots and one.plan.fits:
-        yield _line("slots", f"{choice.slots:,} sequences at a time{_largest(choice, most, 'slots')}")
+    tokens = choice.micro_batch_tokens
+    yield _line("micro-batch", f"{tokens:,} tokens{_largest(tokens, one.most.micro_batch_tokens)}")
+    if slots:
+        yield _line("slots", f"{slots:,} sequences at a time{_largest(slots, one.most.slots)}")
 
 
-def _largest(chosen: Choice, most: Choice, what: str) -> str:
-    """How many would fit, where that is known to be more."""
-    number = getattr(most, what)
-    return f"; at most {number:,} would fit" if number > getattr(chosen, what) else ""
+def _largest(chosen: int, most: int | None) -> str:
+    """How many would fit, where that is another number."""
+    if most is None:
+        return "; not one sequence fits"
+    return f"; at most {most:,} would fit" if most != chosen else ""
 
 
 def _time(one: RecipePlan) -> Iterator[str]:

@@ -262,7 +262,7 @@ def _without(stored, name):
         ),
         (
             lambda s: s | {"base_model.model.lm_head.base_layer.weight": torch.ones(2, 2)},
-            "adapts 'lm_head' and replaces its own weights, and only LoRA",
+            "adapts 'lm_head' and holds the layer itself, and only LoRA",
         ),
         (  # alone, too: it is no damaged copy
             lambda s: {"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(2, 2)},

@@ -188,7 +188,7 @@ def _refuse_other_weights(others: Mapping[str, Tensor], directory: Path) -> None
         if ".lora_embedding_" in name or layer.rpartition(".")[2] in EMBEDDINGS:
             what = f"adapts the embedding {layer!r}"
         elif layer != name:  # beside an adapted embedding or head, PEFT saves the layer itself
-            what = f"adapts {layer!r} and replaces its own weights" if ".base_layer." in name else f"has {name!r}"
+            what = f"adapts {layer!r} and holds the layer itself" if ".base_layer." in name else f"has {name!r}"
         elif not name.startswith(HEADS):
             what = f"replaces {name!r} whole (modules_to_save)"
         else:

@@ -24,6 +24,7 @@ from whet.runs import checkpoints
 from whet.runs.checkpoints import defect
 from whet.runs.layout import by_step
 from whet.train.online import loop as online_module
+from whet.train.online import rollouts as rollouts_module
 from whet.train.online import update as update_module
 from whet.train.online.sampling import SampledGroups
 from whet.train.rows import sft as supervised_module
@@ -76,7 +77,7 @@ def poison_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def poison_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """One weight becomes infinite before a step."""
-    original = online_module.sample
+    original = rollouts_module.sample
 
     def sample(engine: Any, *rest: Any, **options: Any) -> Any:
         if engine.version == BAD_STEP - 1:
@@ -85,7 +86,7 @@ def poison_weights(monkeypatch: pytest.MonkeyPatch) -> None:
                 next(iter(engine.policy.parameters()))[:, 1] = float("inf")
         return original(engine, *rest, **options)
 
-    monkeypatch.setattr(online_module, "sample", sample)
+    monkeypatch.setattr(rollouts_module, "sample", sample)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(

@@ -55,7 +55,7 @@ def test_ranks_that_are_killed_one_by_one_and_interrupted_change_no_byte(
         zygote, recipe, root, 0, "1 whet.train.session.checkpoint_files:optimizer_items"
     )  # in the middle of a checkpoint
     assert list((only_run(root) / "checkpoints").glob(".tmp-*"))
-    ranks = go(zygote, recipe, root, f"1 {TERM} 2 whet.train.online.loop:sample")
+    ranks = go(zygote, recipe, root, f"1 {TERM} 2 whet.train.online.rollouts:sample")
     assert [rank.wait() for rank in ranks] == [130, 130], [rank.said() for rank in ranks]
     saved = list(by_step(only_run(root) / "checkpoints"))[-1]
     assert saved == 4  # by all ranks after the step in which one was asked
@@ -68,12 +68,12 @@ MOMENTS = {
     "loading the model": ("1", "1 whet.train.online.loop:build_learner"),
     "in the first evaluation": ("1", "1 whet.train.session.session:evaluate"),
     "in the first best model": ("0", "1 whet.runs.checkpoints:_seal"),
-    "in a rollout": ("0", "3 whet.train.online.loop:sample"),
+    "in a rollout": ("0", "3 whet.train.online.rollouts:sample"),
     "grading": ("1", "3 whet.train.online.loop:judge"),
     "in an update": ("0", "3 whet.distributed.world:World.sum_gradients"),
     "while the writer saves": ("1", "1 whet.train.session.session:Session._save"),
     "in a later evaluation": ("0", "2 whet.train.session.session:evaluate"),
-    "both in a rollout": ("01", "5 whet.train.online.loop:sample"),
+    "both in a rollout": ("01", "5 whet.train.online.rollouts:sample"),
     "both at the end": ("01", "1 whet.train.session.session:Session._finish"),
 }
 
@@ -92,7 +92,7 @@ def test_a_kill_at_this_moment_changes_no_byte(
     nothing_left_of(tmp_path.name)
     if root.is_dir() and any(root.iterdir()):
         kill_one(zygote, recipe, root, 0, "1 whet.runs.logs:cut_log")
-    last = go(zygote, recipe, root, f"2 {KILL} 1 whet.train.online.loop:sample")
+    last = go(zygote, recipe, root, f"2 {KILL} 1 whet.train.online.rollouts:sample")
     assert [rank.wait() for rank in last] == [0, 0], [rank.said() for rank in last]
     assert differing(outcome(only_run(root)), whole) == []
 
@@ -101,7 +101,7 @@ def test_a_rank_that_falls_silent_is_waited_for_as_long_as_was_said(
     zygote: Zygote, recipe: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "runs"
-    ranks = go(zygote, recipe, root, f"1 {STOP} 1 whet.train.online.loop:sample", **{TIMEOUT: "1"})
+    ranks = go(zygote, recipe, root, f"1 {STOP} 1 whet.train.online.rollouts:sample", **{TIMEOUT: "1"})
     assert ranks[0].wait() == 1
     (sentence,) = [line for line in ranks[0].said().splitlines() if line.startswith("whet: ")]
     assert "step 1: rank 1 of the run did not answer within 1 s" in sentence

@@ -133,7 +133,7 @@ def test_ranks_that_are_killed_change_no_byte(zygote: Zygote, beginner: Path, tm
     kill_one(zygote, path, root, 1, "3 whet.train.online.update:read_tokens")
     kill_one(zygote, path, root, 0, "3 whet.models.storage.tensor_file:TensorFile.write")
     kill_one(zygote, path, root, 1, "2 whet.engines.native.gathering_engine:GatheringEngine.sync")
-    last = go(zygote, path, root, f"2 {KILL} 1 whet.train.online.loop:sample")
+    last = go(zygote, path, root, f"2 {KILL} 1 whet.train.online.rollouts:sample")
     assert [rank.wait() for rank in last] == [0, 0], [rank.said() for rank in last]
     assert differing(outcome(only_run(root)), whole) == []
     nothing_left_of(tmp_path.name)

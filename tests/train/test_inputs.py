@@ -295,7 +295,7 @@ NO_FILES = {
     "eval.task", "eval.data",  # names of evaluation sets
     "engine.weights_directory", "reward.environment", "reward_head.separator",
     "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
-    "model.lora.targets",
+    "model.lora.targets", "asynchronous.weights_directory",
 }  # fmt: skip
 
 

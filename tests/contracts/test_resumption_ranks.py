@@ -66,13 +66,13 @@ def test_ranks_that_are_killed_one_by_one_and_interrupted_change_no_byte(
 MOMENTS = {
     "at the first meeting": ("0", "1 whet.runs.directory:RunDirectory.create"),
     "loading the model": ("1", "1 whet.train.online.loop:build_learner"),
-    "in the first evaluation": ("1", "1 whet.train.session.session:evaluate"),
+    "in the first evaluation": ("1", "1 whet.train.session.session:evaluate_held_out"),
     "in the first best model": ("0", "1 whet.runs.checkpoints:_seal"),
     "in a rollout": ("0", "3 whet.train.online.rollouts:sample"),
-    "grading": ("1", "3 whet.train.online.loop:judge"),
+    "grading": ("1", "3 whet.rollout:Scoring.groups"),
     "in an update": ("0", "3 whet.distributed.world:World.sum_gradients"),
     "while the writer saves": ("1", "1 whet.train.session.session:Session._save"),
-    "in a later evaluation": ("0", "2 whet.train.session.session:evaluate"),
+    "in a later evaluation": ("0", "2 whet.train.session.session:evaluate_held_out"),
     "both in a rollout": ("01", "5 whet.train.online.rollouts:sample"),
     "both at the end": ("01", "1 whet.train.session.session:Session._finish"),
 }

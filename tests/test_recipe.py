@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.algorithms.table import ALGORITHMS
+from whet.config import OnlineConfig
 from whet.errors import UserError, nearest
-from whet.recipe import apply_override, dump, packaged_recipes, parse_yaml, read_any, read_recipe, validate
+from whet.recipe import apply_override, dump, packaged_recipes, parse_yaml, read_any, read_recipe, set_key, validate
 
 TEXT = """
 steps: 10
@@ -316,3 +317,17 @@ def test_another_task_drops_the_options_of_the_first() -> None:
 def test_one_warm_up_replaces_the_other() -> None:
     settings = read_recipe("sft", ["model=m", "data=d.jsonl", "optimizer.warmup_steps=2"]).config.optimizer
     assert (settings.warmup_steps, settings.warmup_share) == (2, 0)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_word_for_sharding_leaves_the_other_keys_of_its_section(order: tuple[int, int]) -> None:
+    words = ["distributed=fsdp2", "distributed.replicas=2"]
+    config = read_recipe("grpo-sorting", [words[place] for place in order]).config
+    assert isinstance(config, OnlineConfig)
+    assert (config.distributed.sharding, config.distributed.replicas) == ("fsdp2", 2)
+
+
+def test_a_word_for_sharding_in_a_file_takes_further_keys() -> None:
+    written: dict[str, Any] = {"distributed": "fsdp2"}
+    set_key(written, "distributed.cpu_offload", True, said="test")
+    assert written == {"distributed": {"sharding": "fsdp2", "cpu_offload": True}}

@@ -294,7 +294,8 @@ def set_key(written: dict[str, Any], key: str, value: Any, *, said: str) -> None
         if inner is None:
             inner = place[part] = {}
         elif isinstance(inner, str):  # `task: arithmetic` is short for a mapping
-            inner = place[part] = {WHOLE.get(part, "use" if ":" in inner else "name"): inner}
+            named = (WHOLE | NAMED).get(part, "use" if ":" in inner else "name")
+            inner = place[part] = {named: inner}
         elif not isinstance(inner, dict):
             raise UserError(f"{said!r}: {part!r} is a value, not a section")
         place = inner

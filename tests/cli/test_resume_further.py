@@ -179,3 +179,5 @@ def test_keys_that_are_written_only_if_set_change_by_their_values() -> None:
     assert isinstance(saved, OnlineConfig)
     assert changed_keys(saved, now) == {"save.optimizer": ("exact", "8bit")}
     assert changed_keys(now, now) == {}
+    spread = read_recipe("grpo-sorting", ["save.keep=3", "distributed=fsdp2"]).config
+    assert changed_keys(saved, spread) == {"distributed.sharding": ("none", "fsdp2")}

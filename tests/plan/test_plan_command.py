@@ -287,3 +287,9 @@ def test_evaluations_that_do_not_fit_may_be_left_out(whet: Whet, tmp_path: Path)
     )
     found = read(whet, *words, code=1)
     assert any("eval.every_steps=0" in one["overrides"] for one in found["advice"])
+
+
+def test_models_that_are_spread_are_left_to_the_simulation(whet: Whet) -> None:
+    told = refused(whet, "plan", *BIG, "distributed=fsdp2", "--gpu", "h100", "--gpus", 8)
+    assert "distributed.sharding=fsdp2 spreads weights" in told
+    assert "whet plan --simulate" in told

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,19 @@ def test_weights_may_be_handed_over_elsewhere(model: Path, tmp_path: Path, monke
     assert seen == {f"{place}/weights-00000{version}.safetensors" for version in (0, 1)}
     assert asynchronous.shared_name(Path("a/seed-0")) != asynchronous.shared_name(Path("b/seed-0"))
     assert [path.name for path in shared.iterdir()] == ["of another run"]
+
+
+def test_what_a_pool_needs_is_missed_before_anything_is_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for settings, told in (
+        ({"pool": "ray"}, "asynchronous.pool=ray"),
+        (
+            {"weights_directory": "/proc/nowhere"},
+            "asynchronous.weights_directory: nothing can be written to /proc/nowhere",
+        ),
+    ):
+        with pytest.raises(UserError, match=told):
+            train(recipe(model, {"staleness": 1, **settings}, **AHEAD), tmp_path / "run")
+        assert not (tmp_path / "run").exists()

@@ -91,6 +91,11 @@ def test_the_lengths_of_a_run(whet: Whet, tmp_path: Path) -> None:
     assert found["lengths"] == f"as the 3 of {tmp_path}, 31 on average, at most 31"
 
 
+def test_a_run_is_named_as_everywhere(whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHET_RUNS", str(tmp_path))
+    assert "no run" in refused(whet, "plan", *RECIPE, "--gpus", 2, "--lengths", "@last")
+
+
 def test_what_fits_nowhere_ends_with_1(whet: Whet) -> None:
     words = ("grpo", "--shape", "qwen3-14b", "task=arithmetic", "--simulate", "--gpu", "3090")
     found = whet("plan", *words)

@@ -64,7 +64,10 @@ WHOLE = {
     "data": "path",
     "tokens": "mode",
 }
-NAMED = {"optimizer": "name"}  # a text in place of the section sets this key and leaves the others
+NAMED = {
+    "optimizer": "name",
+    "distributed": "sharding",
+}  # a text in place of the section sets this key and leaves the others
 
 
 def loop_of(value: Any) -> str:

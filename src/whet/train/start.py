@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import OfflineConfig
+from whet.config import OfflineConfig, OnlineConfig
 from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
@@ -20,6 +20,7 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
+from whet.train.online.rollouts import require_pool
 from whet.train.rows import loop as offline
 from whet.train.rows.collect import collect
 from whet.train.session.callbacks import Progress
@@ -160,6 +161,8 @@ def _checked(config: Config, world: World, *, resumed: str) -> World:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
     if isinstance(config, CollectConfig):
         return world
+    if isinstance(config, OnlineConfig) and config.asynchronous is not None:
+        require_pool(config.asynchronous)
     how = config.distributed
     return world.sharded(how.sharding, replicas=how.replicas, cpu_offload=how.cpu_offload)
 

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Protocol
 
 from whet.config import OnlineConfig
+from whet.config.parts import AsynchronousConfig
 from whet.distributed.world import World
+from whet.errors import UserError
+from whet.imports import optional_package
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
 from whet.rollout import Scoring, draw, sample, tokenize_prompts
@@ -83,6 +88,24 @@ class SampledNow:
 
     def close(self) -> None:
         """Nothing to release: the session closes the engine."""
+
+
+def require_pool(settings: AsynchronousConfig) -> None:
+    """Refuses a pool that cannot be started here, before anything is written."""
+    if settings.pool == "ray":
+        optional_package("ray", "asynchronous.pool=ray", remedy="pip install 'whet[ray]'")
+    place = settings.weights_directory
+    if not place:
+        return
+    try:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"asynchronous.weights_directory: nothing can be written to {place} ({error.strerror or error}): name a "
+            "folder that the trainer writes to and all workers read"
+        ) from error
 
 
 def build_rollouts(

@@ -95,6 +95,11 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
     """The plan of a recipe of one run."""
     found = known(recipe, asked)
     config, shapes, lengths = found.config, found.shapes, found.lengths
+    if config.distributed.sharding != "none":
+        raise UserError(
+            f"distributed.sharding={config.distributed.sharding} spreads weights, gradients and moments over GPUs: that "
+            "is planned by whet plan --simulate alone, and only for online runs: docs/distributed.md has the bytes"
+        )
     plan = plan_config(config, shapes, lengths, asked.gpu, asked.gpus)
     unbound = plan_config(config, shapes, lengths, ample(asked.gpu), asked.gpus)
     fits_on = tuple(
@@ -233,8 +238,6 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
     found = []
     if config.device == "cpu":
         found.append("device is cpu: planned is the same recipe on a GPU")
-    if config.distributed.sharding != "none":
-        found.append("distributed.sharding spreads the models, and planned is a GPU that holds all weights")
     if isinstance(config, OnlineConfig) and config.engine.name == "vllm":
         found.append("engine.name is vllm: planned is engine.name=native, and vLLM takes engine.memory_share besides")
     if not plan.models.is_fused:

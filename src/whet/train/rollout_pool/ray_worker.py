@@ -125,7 +125,7 @@ class RayWorker:
 
 def join_cluster(cpus: int) -> Callable[[], None]:
     """Connects to the cluster of RAY_ADDRESS, or starts one of `cpus` CPUs on this machine; returns what leaves it."""
-    ray = optional_package("ray", "asynchronous.pool=ray")
+    ray = optional_package("ray", "asynchronous.pool=ray", remedy="pip install 'whet[ray]'")
     if ray.is_initialized():  # by the program that calls whet
         return lambda: None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whet.config import OnlineConfig
-from whet.config.loops import CollectConfig
+from whet.config.loops import NAMED, CollectConfig
 from whet.errors import UserError
 from whet.recipe import Config, apply_override, dump, parse_yaml, plain, validate
 from whet.runs.directory import RunDirectory
@@ -32,6 +32,7 @@ def extended(run: RunDirectory, saved: Config, overrides: Sequence[str]) -> Conf
     may_change = [key for key in MAY_CHANGE if is_ahead or not key.startswith(AHEAD)]
     for override in overrides:
         key = override.partition("=")[0]
+        key = f"{key}.{NAMED[key]}" if key in NAMED else key
         if key not in may_change or isinstance(saved, CollectConfig):
             kept = "" if isinstance(saved, CollectConfig) else f" except {', '.join(may_change)}"
             raise UserError(
@@ -51,8 +52,11 @@ def changed_keys(saved: Config, now: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """The keys of `save`, with those that are written only if set."""
-    return {} if isinstance(config, CollectConfig) else {f"save.{key}": value for key, value in config.save}
+    """The keys of sections that are written only if set, or of which some keys are."""
+    if isinstance(config, CollectConfig):
+        return {}
+    sections = {"save": config.save, "distributed": config.distributed}
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section}
 
 
 def dotted(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

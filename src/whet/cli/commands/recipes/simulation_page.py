@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from whet.cli.arguments import run_directory
 from whet.cli.terminal import say, say_json
 from whet.errors import UserError
 
@@ -48,11 +49,14 @@ def show_simulation(recipe: Recipe | Pipeline, asked: Asked, options: Simulation
 
     if isinstance(recipe, Pipeline):
         raise UserError("--simulate is for a recipe of one run, and this is a pipeline: leave it out")
+    lengths = options.lengths
+    if lengths is not None and ":" not in lengths:
+        lengths = str(run_directory(lengths))
     simulated = Simulated(
         bounds=sorted(set(options.staleness or BOUNDS)),
         trainer=options.trainer_gpus,
         engine_gpus=options.engine_gpus or 1,
-        lengths=options.lengths,
+        lengths=lengths,
         network=None if options.network is None else options.network * GIGA,
         node=options.node_gpus or NODE,
     )

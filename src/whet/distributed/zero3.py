@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout, suppress
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -105,6 +107,7 @@ class _Held:
     blocks: nn.ModuleList
     roots: list[_Matrix] = field(default_factory=list)  # embedding and head: whole from a pass to its backward pass
     fetcher: Any = None
+    depth: int = 0  # of forward passes around its own
     are_gathered: bool = False  # the roots
     is_ending: bool = False  # a backward pass, after which the roots are released
 
@@ -117,13 +120,13 @@ class ZeRO3(FSDP2):
     def __init__(self, world: World) -> None:
         super().__init__(world, replicas=1, cpu_offload=False)
         self._deepspeed = _started(world)
-        self._held: dict[int, _Held] = {}
+        self._held: WeakKeyDictionary[nn.Module, _Held] = WeakKeyDictionary()
 
     def _divide(self, model: nn.Module, known: Known) -> None:
         """One block after the other, because its parts alone stay in memory."""
         modules, names = list(model.modules()), {id(module): name for name, module in model.named_modules()}
         held = _Held(nn.ModuleList())
-        self._held[id(known)] = held
+        self._held[model] = held
         blocks = [modules[place] for place in known.blocks]
         for block in blocks:
             gathered = self._partitioned(list(block.modules()), names, known)
@@ -131,11 +134,12 @@ class ZeRO3(FSDP2):
             held.blocks.append(gathered)
             for name in ("forward", *BLOCK_PASSES):
                 if hasattr(block, name):
-                    setattr(block, name, _through(gathered, getattr(block, name), model))
+                    setattr(block, name, _through(gathered, getattr(block, name)))
         inside = {id(module) for block in blocks for module in block.modules()}
         held.roots = self._partitioned([one for one in modules if id(one) not in inside], names, known).matrices
         known.roots = [f"{names[id(root.module)]}.{root.name}" for root in held.roots]
         held.fetcher = self._fetcher(held.blocks)
+        held.depth = len(_passing())
         for name in PASSES:
             setattr(model, name, self._counted(known, self._gathering(held, getattr(model, name))))
 
@@ -143,9 +147,7 @@ class ZeRO3(FSDP2):
         """Nothing: `_divide` does it module by module."""
 
     def _release(self, model: nn.Module) -> None:
-        held = self._held[id(self._known[model])]
-        held.fetcher.release_backward_leftovers()
-        _released(held)
+        _released(self._held[model])
 
     def _partitioned(self, modules: Sequence[nn.Module], names: dict[int, str], known: Known) -> _Gathered:
         """The matrices of these modules, each of which this rank has a part of from now on."""
@@ -183,7 +185,9 @@ class ZeRO3(FSDP2):
             )
         offload = sys.modules["deepspeed.runtime.zero.parameter_offload"]
         timers = sys.modules["deepspeed.utils.timer"].NoopTimer()
-        return offload.DeepSpeedZeRoOffload(blocks, timers, None, param_persistence_threshold=0)
+        # Nothing stays gathered because it is small or is used again soon.
+        settings = {"param_persistence_threshold": 0, "max_reuse_distance": 0}
+        return offload.DeepSpeedZeRoOffload(blocks, timers, None, **settings)
 
     def _gathering(self, held: _Held, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @wraps(method)
@@ -192,7 +196,7 @@ class ZeRO3(FSDP2):
                 held.fetcher.get_param_coordinator().reset_step()  # all ranks compare the order of blocks once
                 if held.roots and not held.are_gathered:
                     held.roots[0].whole.all_gather(param_list=[root.whole for root in held.roots])
-            held.are_gathered = True
+            held.are_gathered, held.depth = True, len(_passing())
             for root in held.roots:
                 root.gathered()
             return method(*arguments)
@@ -211,7 +215,6 @@ class ZeRO3(FSDP2):
         """The backward pass is complete."""
         held.is_ending = False
         self._sum(held.roots)
-        held.fetcher.release_backward_leftovers()
         _released(held)
 
     @torch.no_grad()
@@ -227,9 +230,7 @@ class ZeRO3(FSDP2):
                 gradient = torch.zeros(matrix.part.shape, device=self._world.device)
             gradients.append(gradient.float().reshape(size, -1))
             matrix.whole.grad = None
-        wholes = torch.cat(gradients, dim=1)
-        own = wholes.new_empty(wholes.shape[1])
-        dist.reduce_scatter_tensor(own, wholes.flatten())
+        own = self._scattered(torch.cat(gradients, dim=1))
         for matrix, piece in zip(trained, own.split([each.shape[1] for each in gradients]), strict=True):
             rows = piece.view_as(local(matrix.part))
             if matrix.part.grad is None:
@@ -237,8 +238,15 @@ class ZeRO3(FSDP2):
             else:
                 local(matrix.part.grad).add_(rows)
 
+    def _scattered(self, rows: Tensor) -> Tensor:
+        """(ranks, N) → (N,): the sum over ranks of the row of this one."""
+        own = rows.new_empty(rows.shape[1])
+        with self._world.together():
+            dist.reduce_scatter_tensor(own, rows.flatten())
+        return own
 
-def _through(gathered: _Gathered, method: Callable[..., Tensor], model: nn.Module) -> Callable[..., Tensor]:
+
+def _through(gathered: _Gathered, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A pass of a block within which it is whole. Its states are the only tensor that has a gradient."""
 
     @wraps(method)
@@ -255,6 +263,9 @@ def _through(gathered: _Gathered, method: Callable[..., Tensor], model: nn.Modul
 
 @torch.no_grad()
 def _released(held: _Held) -> None:
+    """Leaves nothing whole, also of what DeepSpeed fetched in advance: the optimizer changes the parts alone."""
+    held.fetcher.partition_all_parameters()
+    del _passing()[held.depth :]
     if held.are_gathered:
         held.are_gathered = False
         for root in held.roots:
@@ -263,12 +274,19 @@ def _released(held: _Held) -> None:
             held.roots[0].whole.partition(param_list=[root.whole for root in held.roots], has_been_updated=False)
 
 
+def _passing() -> list[nn.Module]:
+    """The modules of which DeepSpeed sees a forward pass. One that is computed again ends early and stays there."""
+    return cast("list[nn.Module]", sys.modules["deepspeed.runtime.zero.parameter_offload"].FWD_MODULE_STACK)
+
+
 def _started(world: World) -> Any:
     """The package, within this world's processes."""
     os.environ.setdefault("DS_ACCELERATOR", world.device.type)
     os.environ.setdefault("LOCAL_RANK", str(world.device.index or 0))
     with redirect_stdout(sys.stderr):
         package = optional_package("deepspeed", PURPOSE, remedy=INSTALL)
+        # Newer torch has other names for them, which older ones lack.
+        warnings.filterwarnings("ignore", r".*(all_gather_into|reduce_scatter)_tensor. is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         package.ops.__compatible_ops__[SHARED_MEMORY] = False
         backend = "nccl" if world.device.type == "cuda" else "gloo"

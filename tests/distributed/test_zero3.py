@@ -1,0 +1,83 @@
+"""Models that DeepSpeed's ZeRO-3 spreads over real processes: the gradient of one process, and the bits of whole models.
+
+Skipped where DeepSpeed is not installed. All losses are computed within one pair of processes.
+"""
+
+import importlib.util
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.test_spread import NEAR, found_by, same_measures
+from whet.distributed.world import World
+from whet.errors import UserError
+
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="needs DeepSpeed: pip install 'whet[deepspeed]'"
+)
+ONE_PASS = ("grpo", "ppo", "ppo, shared", "ppo: warm-up", "ppo, shared: warm-up", "reinforce_pp", "gspo")
+PASSES = ("ppo: many passes", "dapo: many passes", "llama: recomputed", "gpt2: recomputed")
+ROWS = ("dpo", "dpo, another reference", "kto", "bradley_terry", "sft", "lm", "denoise", "dpo, adapters")
+FAMILIES = ("llama", "gpt2", "olmoe", "deepseek_v2")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    names = (*ONE_PASS, *PASSES, *ROWS, *FAMILIES)
+    return found_by(2, tmp_path_factory.mktemp("zero3"), *names, ranks_of="zero3_ranks")
+
+
+@needs_deepspeed
+def test_gradients_are_those_of_one_process(pair: dict[str, Any]) -> None:
+    """And of a single pass a rank those of whole models in two processes to the last bit."""
+    names = (*ONE_PASS, *PASSES, *ROWS, *FAMILIES)
+    assert {name: pair[name]["apart"] for name in names if not pair[name]["apart"] < NEAR} == {}
+    assert {name: pair[name]["equal"] for name in ONE_PASS} == dict.fromkeys(ONE_PASS, True)
+    assert [name for name in ROWS if not same_measures(pair[name])] == []
+    assert [name for name in FAMILIES if not pair[name]["saved_alike"]] == []
+
+
+@needs_deepspeed
+def test_gradients_that_are_averaged_are_caught(pair: dict[str, Any]) -> None:
+    """As DeepSpeed's engine averages them."""
+    assert pair["averaged"] > 0.1
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("name", ["steps", "steps, recomputed"])
+def test_what_was_gathered_is_not_read_after_the_next_step(name: str, pair: dict[str, Any]) -> None:
+    """Weights after three clipped steps, with other passes between them, which prefetching did not expect."""
+    assert pair[name] < NEAR
+
+
+@needs_deepspeed
+def test_a_rank_keeps_its_parts_alone(pair: dict[str, Any]) -> None:
+    """Half of every matrix, and nothing that was gathered, before and after passes."""
+    assert pair["kept"]["matrices"] > 10
+    assert pair["kept"]["own"] == 0.5
+    assert pair["kept"]["whole bytes"] == [0, 0, 0, 0]
+
+
+@needs_deepspeed
+@pytest.mark.slow
+def test_three_processes_keep_whole_what_they_do_not_divide(tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = found_by(3, tmp_path_factory.mktemp("three"), "grpo", "dpo", "ppo: many passes", ranks_of="zero3_ranks")
+    assert max(found[name]["apart"] for name in ("grpo", "dpo", "ppo: many passes")) < NEAR
+    assert max(found["steps"], found["steps, recomputed"]) < NEAR
+    assert found["kept"]["own"] == pytest.approx(1 / 3)
+
+
+def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.setattr("whet.distributed.fsdp2._mesh", lambda *_: None)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    world = World(rank=0, size=2, device=torch.device("cpu"))
+    with pytest.raises(UserError, match=r"distributed.sharding zero3 needs the package deepspeed.*whet\[deepspeed\]"):
+        world.sharded("zero3")
+
+
+def test_one_process_has_everything() -> None:
+    assert World.alone().sharded("zero3") == World.alone()

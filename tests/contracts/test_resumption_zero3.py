@@ -1,4 +1,4 @@
-"""Contract 4 for models that DeepSpeed's ZeRO-3 spreads: checkpoints are those of whole models, whoever reads them next.
+"""Contract 4 for models that DeepSpeed's ZeRO-3 spreads: their checkpoints are those of whole models.
 
 Skipped where DeepSpeed is not installed.
 """

@@ -1,4 +1,4 @@
-"""Models that DeepSpeed's ZeRO-3 spreads over real processes: the gradient of one process, and the bits of whole models.
+"""Models that DeepSpeed's ZeRO-3 spreads: the gradient of one process, and the bits of whole models.
 
 Skipped where DeepSpeed is not installed. All losses are computed within one pair of processes.
 """
@@ -71,7 +71,6 @@ def test_three_processes_keep_whole_what_they_do_not_divide(tmp_path_factory: py
 
 def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    monkeypatch.setattr("whet.distributed.fsdp2._mesh", lambda *_: None)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("LOCAL_RANK", "0")
     world = World(rank=0, size=2, device=torch.device("cpu"))

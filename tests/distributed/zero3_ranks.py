@@ -1,6 +1,7 @@
-"""One of several processes whose models DeepSpeed's ZeRO-3 spreads: `… python -m tests.distributed.zero3_ranks DIRECTORY`.
+"""One of several processes whose models DeepSpeed's ZeRO-3 spreads.
 
-It takes the losses of `spread_ranks`. Rank 0 prints what it found as JSON.
+`RANK=… … python -m tests.distributed.zero3_ranks DIRECTORY [LOSS …]` takes the losses of `spread_ranks`.
+Rank 0 prints what it found as JSON.
 """
 
 from __future__ import annotations

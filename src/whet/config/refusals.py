@@ -129,13 +129,14 @@ def refuse_spread(
 
 def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:
     """Raises a ValueError if models that are spread over processes are to be offloaded one by one."""
-    own = "use distributed.cpu_offload" + (", of fsdp2" if distributed.sharding == "zero3" else "")
+    own = {
+        "fsdp2": "which has an offloading of its own: use distributed.cpu_offload",
+        "zero3": "which keeps its parts on the GPUs: use distributed.sharding=fsdp2 with distributed.cpu_offload",
+    }
     for key in ("reference", "critic", "optimizer") if distributed.sharding != "none" else ():
         if getattr(offload, key) == "always":
-            raise ValueError(
-                f"offload.{key} is always and distributed.sharding is {distributed.sharding}, which has an offloading "
-                f"of its own: {own}"
-            )
+            sharding = distributed.sharding
+            raise ValueError(f"offload.{key} is always and distributed.sharding is {sharding}, {own[sharding]}")
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:

@@ -88,7 +88,6 @@ def _when_passed(states: Tensor, then: Callable[[], None]) -> Tensor:
 
 
 class _Passed(torch.autograd.Function):
-
     @staticmethod
     def forward(ctx: Any, states: Tensor, then: Callable[[], None]) -> Tensor:
         ctx.then = then
@@ -118,8 +117,8 @@ class ZeRO3(FSDP2):
     name = "zero3"
 
     def __init__(self, world: World) -> None:
-        super().__init__(world, replicas=1, cpu_offload=False)
         self._deepspeed = _started(world)
+        super().__init__(world, replicas=1, cpu_offload=False)
         self._held: WeakKeyDictionary[nn.Module, _Held] = WeakKeyDictionary()
 
     def _divide(self, model: nn.Module, known: Known) -> None:
@@ -209,7 +208,7 @@ class ZeRO3(FSDP2):
         self._sum(gathered.matrices)
         if not held.is_ending:
             held.is_ending = True
-            Variable._execution_engine.queue_callback(lambda: self._end(held))  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(lambda: self._end(held))
 
     def _end(self, held: _Held) -> None:
         """The backward pass is complete."""
@@ -231,7 +230,7 @@ class ZeRO3(FSDP2):
             gradients.append(gradient.float().reshape(size, -1))
             matrix.whole.grad = None
         own = self._scattered(torch.cat(gradients, dim=1))
-        for matrix, piece in zip(trained, own.split([each.shape[1] for each in gradients]), strict=True):
+        for matrix, piece in zip(trained, torch.split(own, [each.shape[1] for each in gradients]), strict=True):
             rows = piece.view_as(local(matrix.part))
             if matrix.part.grad is None:
                 matrix.part.grad = DTensor.from_local(rows, self._mesh, [Shard(0)], run_check=False)

@@ -5,13 +5,16 @@ Skipped where DeepSpeed is not installed. All losses are computed within one pai
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.distributed.test_spread import NEAR, found_by, same_measures
+from whet.distributed.fsdp2 import Known
 from whet.distributed.world import World
+from whet.distributed.zero3 import require_even_rows
 from whet.errors import UserError
 
 needs_deepspeed = pytest.mark.skipif(
@@ -62,11 +65,24 @@ def test_a_rank_keeps_its_parts_alone(pair: dict[str, Any]) -> None:
 
 @needs_deepspeed
 @pytest.mark.slow
-def test_three_processes_keep_whole_what_they_do_not_divide(tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = found_by(3, tmp_path_factory.mktemp("three"), "grpo", "dpo", "ppo: many passes", ranks_of="zero3_ranks")
-    assert max(found[name]["apart"] for name in ("grpo", "dpo", "ppo: many passes")) < NEAR
+def test_four_processes(tmp_path: Path) -> None:
+    """Some have no rows, and they do not divide every vocabulary."""
+    names = ("grpo", "dpo", "sft", "lm", "ppo: many passes")
+    found = found_by(4, tmp_path, *names, ranks_of="zero3_ranks")
+    assert max(found[name]["apart"] for name in names) < NEAR
     assert max(found["steps"], found["steps, recomputed"]) < NEAR
-    assert found["kept"]["own"] == pytest.approx(1 / 3)
+    assert found["kept"]["own"] == 0.25
+
+
+def test_rows_that_the_processes_do_not_divide_are_refused() -> None:
+    """Of blocks; those of the embedding stay whole."""
+    model = torch.nn.ModuleList([torch.nn.Embedding(7, 8), torch.nn.Linear(8, 12), torch.nn.Linear(8, 18)])
+    known = Known(blueprint=model, blocks=[2, 3], kept=frozenset())
+    for size in (1, 2, 3, 6):
+        require_even_rows(model, known, size)
+    with pytest.raises(UserError, match=r"2.weight has 18 rows, and there are 4 processes.*: use a divisor of 6, or"):
+        require_even_rows(model, known, 4)
+    require_even_rows(model, Known(blueprint=model, blocks=[2, 3], kept=frozenset({"2.weight"})), 4)
 
 
 def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

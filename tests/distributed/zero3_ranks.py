@@ -112,6 +112,7 @@ def main() -> Found:
         steps = partial(stepped, recompute=recompute)
         found["steps, recomputed" if recompute else "steps"] = apart(steps(ALONE), steps(worlds[1]))
     world.barrier()
+    world.close()
     return found
 
 

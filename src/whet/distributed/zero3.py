@@ -3,12 +3,13 @@
 DeepSpeed's own engine averages gradients, owns clipping and the optimizer step, and pickles its checkpoints. So it is
 not used: DeepSpeed partitions weights, gradients are summed here block by block, and the run's optimizer steps on the
 parts. A part is a number of rows, as with `fully_shard`, so moments, clipping and checkpoints are those of `fsdp2`.
-Matrices whose rows the ranks do not divide stay whole on each of them.
+An embedding or head whose rows the ranks do not divide stays whole on each of them; of blocks that is refused.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import warnings
@@ -124,6 +125,7 @@ class ZeRO3(FSDP2):
     def _divide(self, model: nn.Module, known: Known) -> None:
         """One block after the other, because its parts alone stay in memory."""
         modules, names = list(model.modules()), {id(module): name for name, module in model.named_modules()}
+        require_even_rows(model, known, self._world.size)
         held = _Held(nn.ModuleList())
         self._held[model] = held
         blocks = [modules[place] for place in known.blocks]
@@ -156,8 +158,8 @@ class ZeRO3(FSDP2):
                 module.to_empty(device=self._world.device, recurse=False)
             for name, parameter in module.named_parameters(recurse=False):
                 parameter.data = parameter.data.to(self._dtype(parameter), copy=True)
-                is_kept = f"{names[id(module)]}.{name}" in known.kept or parameter.dim() < 2
-                if is_kept or parameter.shape[0] % self._world.size:
+                is_spread = _is_matrix(f"{names[id(module)]}.{name}", parameter, known)
+                if not is_spread or parameter.shape[0] % self._world.size:
                     parameter.data = parameter.data.to(self._world.device, torch.float32)
                 else:
                     found.append((module, name, parameter.shape))
@@ -177,11 +179,6 @@ class ZeRO3(FSDP2):
 
     def _fetcher(self, blocks: nn.ModuleList) -> Any:
         """DeepSpeed's hooks, which gather the matrices of blocks before their passes and release them after."""
-        if not any(True for _ in blocks.parameters()):
-            raise UserError(
-                f"distributed.sharding is zero3 and the rows of no matrix are a multiple of the {self._world.size} "
-                "processes: use another number of them, or fsdp2"
-            )
         offload = sys.modules["deepspeed.runtime.zero.parameter_offload"]
         timers = sys.modules["deepspeed.utils.timer"].NoopTimer()
         # Nothing stays gathered because it is small or is used again soon.
@@ -243,6 +240,24 @@ class ZeRO3(FSDP2):
         with self._world.together():
             dist.reduce_scatter_tensor(own, rows.flatten())
         return own
+
+
+def require_even_rows(model: nn.Module, known: Known, size: int) -> None:
+    """Refuses a number of processes that does not divide the rows of every matrix of a block."""
+    modules, names = list(model.modules()), {id(p): name for name, p in model.named_parameters()}
+    inside = {id(p): p for place in known.blocks for p in modules[place].parameters()}
+    rows = {names[key]: p.shape[0] for key, p in inside.items() if _is_matrix(names[key], p, known)}
+    for name, count in rows.items():
+        if count % size:
+            raise UserError(
+                f"distributed.sharding is zero3, {name} has {count} rows, and there are {size} processes, which do not "
+                f"divide them: use a divisor of {math.gcd(*rows.values())}, or distributed.sharding=fsdp2"
+            )
+
+
+def _is_matrix(name: str, parameter: Tensor, known: Known) -> bool:
+    """Whether a weight is to be spread, if its rows are even."""
+    return parameter.dim() >= 2 and name not in known.kept
 
 
 def _through(gathered: _Gathered, method: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.contracts.command import Zygote, only_run, write_recipe
-from tests.contracts.test_additivity_ranks import alike, online_recipe
-from tests.contracts.test_resumption import differing
+from tests.contracts.ranks import recipe_with_workers
+from tests.contracts.test_additivity_ranks import SMOOTH, alike, online_recipe
+from tests.contracts.test_resumption import differing, outcome
+from tests.contracts.test_resumption_ranks import kill_one
 from tests.contracts.test_resumption_spread import (
     FREE,
     files,
@@ -69,3 +71,13 @@ def test_whole_models_can_be_spread_later(
     zygote.run("train", path, "--runs", tmp_path / "one")
     one = only_run(tmp_path / "one")
     assert alike(one, go_on(zygote, one, tmp_path, 2, "distributed.sharding=zero3")) == []
+
+
+def test_ranks_that_are_killed_change_no_byte(zygote: Zygote, beginner: Path, tmp_path: Path) -> None:
+    """In a pass, whose weights DeepSpeed gathers; the other rank says that it was left."""
+    recipe = recipe_with_workers(beginner, tmp_path, steps=4)
+    path = write_recipe(tmp_path / "rl.yaml", recipe | {"distributed": "zero3", "optimizer": SMOOTH})
+    zygote.run_ranks(2, "train", path, "--runs", tmp_path / "whole")
+    kill_one(zygote, path, tmp_path / "runs", 1, "3 whet.train.online.update:read_tokens")
+    zygote.run_ranks(2, "train", only_run(tmp_path / "runs"), "--resume")
+    assert differing(outcome(only_run(tmp_path / "runs")), outcome(only_run(tmp_path / "whole"))) == []

@@ -6,6 +6,7 @@ Skipped where DeepSpeed is not installed. All losses are computed within one pai
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,6 +92,17 @@ def test_without_the_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LOCAL_RANK", "0")
     world = World(rank=0, size=2, device=torch.device("cpu"))
     with pytest.raises(UserError, match=r"distributed.sharding zero3 needs the package deepspeed.*whet\[deepspeed\]"):
+        world.sharded("zero3")
+
+
+def test_another_version_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ModuleType("deepspeed")
+    other.__version__ = "0.20.1"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "deepspeed", other)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    world = World(rank=0, size=2, device=torch.device("cpu"))
+    with pytest.raises(UserError, match=r"is made for DeepSpeed 0.19, and 0.20.1 is installed: pip install"):
         world.sharded("zero3")
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from whet.distributed.world import World
 
 PURPOSE = "distributed.sharding zero3"
+VERSION = "0.19"  # parts of DeepSpeed that are used here are not documented, and may move
 INSTALL = "pip install 'whet[deepspeed]', or use distributed.sharding=fsdp2, which needs no package"
 SHARED_MEMORY = "deepspeed_shm_comm"  # an extension of DeepSpeed that is compiled where CPUs train, and not needed here
 
@@ -299,6 +300,10 @@ def _started(world: World) -> Any:
     os.environ.setdefault("LOCAL_RANK", str(world.device.index or 0))
     with redirect_stdout(sys.stderr):
         package = optional_package("deepspeed", PURPOSE, remedy=INSTALL)
+        if not str(package.__version__).startswith(f"{VERSION}."):
+            raise UserError(
+                f"{PURPOSE} is made for DeepSpeed {VERSION}, and {package.__version__} is installed: {INSTALL}"
+            )
         # Newer torch has other names for them, which older ones lack.
         warnings.filterwarnings("ignore", r".*(all_gather_into|reduce_scatter)_tensor. is deprecated", FutureWarning)
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "manifests": set(),
     "tasks": {"records", "errors", "imports", "files", "user_code", "limited_process"},
     "data": {"tasks", "records", "errors", "files"},
-    "distributed": {"errors"},
+    "distributed": {"errors", "imports"},
     "models": {"records", "errors", "files", "manifests", "limited_process", "imports", "late_torch"},
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams", "imports"},

@@ -61,6 +61,15 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         )
         for key, value in {"cpu_offload": True, "replicas": 2}.items()
     },
+    **{
+        f"{key} of ZeRO-3": (
+            {"algorithm": "grpo", "distributed": {"sharding": "zero3", key: value}},
+            f"distributed.{key} is of fsdp2 and distributed.sharding is zero3, which spreads over all GPUs and keeps "
+            "the parts there: set it to fsdp2, or leave the key out",
+            {"distributed": {"sharding": "fsdp2", key: value}},
+        )
+        for key, value in {"cpu_offload": True, "replicas": 2}.items()
+    },
     "vllm beside spread models": (
         {"algorithm": "grpo", "distributed": "fsdp2", "engine": {"name": "vllm"}},
         "distributed.sharding is fsdp2, and engine.name vllm follows one process that has whole weights: use native",
@@ -99,6 +108,12 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "offload.critic is always and distributed.sharding is fsdp2, which has an offloading of its own: use "
         "distributed.cpu_offload",
         {"offload": {"reward": "always"}},
+    ),
+    "two kinds of offloading, of ZeRO-3": (
+        {"algorithm": "grpo", "distributed": "zero3", "offload": {"reference": "always"}},
+        "offload.reference is always and distributed.sharding is zero3, which keeps its parts on the GPUs: use "
+        "distributed.sharding=fsdp2 with distributed.cpu_offload",
+        {"distributed": {"sharding": "fsdp2"}, "offload": {}},
     ),
     "max_likelihood scaled again": (
         {"algorithm": {"preset": "maxrl", "scaling": "whiten"}},

@@ -49,8 +49,9 @@ def test_a_name_from_elsewhere_points_to_keys_that_exist(name: str) -> None:
         ("packing=true", "in whet that is update.padding_free, which is on by default"),
         (
             "deepspeed=zero.json",
-            "in whet that is distributed.sharding=fsdp2, which spreads weights over GPUs, or offload",
+            "in whet that is distributed.sharding=zero3 (or fsdp2, which needs no package), or offload",
         ),
+        ("zero_stage=3", "in whet that is distributed.sharding=fsdp2, or zero3, which needs DeepSpeed"),
         ("use_peft=true", "unknown key 'use_peft': in whet that is model.lora (rank, alpha, targets)"),
         ("model.lora.r=8", "unknown key 'model.lora.r': in whet that is model.lora.rank"),
         ("model.lora.dropout=0.1", "whet has no such key: dropout would make sampler and trainer differ"),

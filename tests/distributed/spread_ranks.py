@@ -205,10 +205,10 @@ def halved(place: Path, world: World, *, cpu_offload: bool) -> Found:
     return {**found, "kept in fp32": {parameter.dtype for parameter in policy.parameters()} == {torch.float32}}
 
 
-def saved_alike(place: Path, family: str, size: int) -> bool:
+def saved_alike(place: Path, family: str, spread: World) -> bool:
     """Whether spread models were saved as whole ones are."""
     names = ("model.safetensors", "config.json")
-    one, two = (place / f"{family}-{end}" for end in ("none-1", f"fsdp2-{size}"))
+    one, two = (place / f"{family}-{end}" for end in ("none-1", f"{spread.sharding.name}-{spread.size}"))
     return all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
@@ -265,7 +265,7 @@ def main() -> Found:
         if not names or name in names:
             found[name] = compared(gradient, worlds, one_pass=one_pass)
             if name in FAMILIES and world.is_writer:
-                found[name]["saved_alike"] = saved_alike(place, name, world.size)
+                found[name]["saved_alike"] = saved_alike(place, name, worlds[1])
     for cpu_offload in () if names else (False, True):
         found["halved, offloaded" if cpu_offload else "halved"] = halved(place, world, cpu_offload=cpu_offload)
     found["averaged"] = averaged(Scene("grpo"), worlds[1])

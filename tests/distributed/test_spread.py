@@ -53,10 +53,12 @@ def place_in(directory: Path) -> Path:
     return directory
 
 
-def found_by(size: int, directory: Path, *names: str, **environment: str) -> dict[str, Any]:
+def found_by(
+    size: int, directory: Path, *names: str, ranks_of: str = "spread_ranks", **environment: str
+) -> dict[str, Any]:
     """What `size` processes found."""
     shared = {**os.environ, **ENVIRONMENT, **together(size), "WHET_HOME": str(directory / "home"), **environment}
-    command = [sys.executable, "-m", "tests.distributed.spread_ranks", str(place_in(directory)), *names]
+    command = [sys.executable, "-m", f"tests.distributed.{ranks_of}", str(place_in(directory)), *names]
     ranks = [
         subprocess.Popen(
             command, env=as_rank(shared, rank), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -302,7 +302,7 @@ class DistributedConfig(Section):
     """How the processes of `torchrun` hold the models of a run."""
 
     shorthand: ClassVar[str] = "sharding"
-    sharding: Literal["none", "fsdp2"] = "none"  # none: all weights on every GPU; fsdp2: spread over the GPUs
+    sharding: Literal["none", "fsdp2", "zero3"] = "none"  # none: whole on every GPU; else spread over them
     cpu_offload: bool = False  # of fsdp2: weights and moments in host memory until a block computes
     replicas: Positive = 1  # of fsdp2: groups of GPUs that each hold all weights, e.g. one for each node
 

@@ -101,6 +101,12 @@ def refuse_spread(
                 f"distributed.{key} is for models that are spread over processes, and distributed.sharding is none: "
                 "set it to fsdp2, or leave the key out"
             )
+    for key in ("cpu_offload", "replicas") if distributed.sharding == "zero3" else ():
+        if getattr(distributed, key) != DistributedConfig.model_fields[key].default:
+            raise ValueError(
+                f"distributed.{key} is of fsdp2 and distributed.sharding is zero3, which spreads over all GPUs and "
+                "keeps the parts there: set it to fsdp2, or leave the key out"
+            )
     quantization = "none" if model.lora is None else model.lora.quantization
     reasons = {
         f"and engine.name {engine.name} follows one process that has whole weights: use native": (
@@ -123,12 +129,14 @@ def refuse_spread(
 
 def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:
     """Raises a ValueError if models that are spread over processes are to be offloaded one by one."""
+    own = {
+        "fsdp2": "which has an offloading of its own: use distributed.cpu_offload",
+        "zero3": "which keeps its parts on the GPUs: use distributed.sharding=fsdp2 with distributed.cpu_offload",
+    }
     for key in ("reference", "critic", "optimizer") if distributed.sharding != "none" else ():
         if getattr(offload, key) == "always":
-            raise ValueError(
-                f"offload.{key} is always and distributed.sharding is {distributed.sharding}, which has an offloading "
-                "of its own: use distributed.cpu_offload"
-            )
+            sharding = distributed.sharding
+            raise ValueError(f"offload.{key} is always and distributed.sharding is {sharding}, {own[sharding]}")
 
 
 def refuse_token_rewards(reward: RewardConfig) -> None:

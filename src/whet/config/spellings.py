@@ -152,8 +152,9 @@ NAMES = {  # key here, or "nothing: why" → last parts of the keys in TRL, verl
     "model.lora.quantization=nf4": ("load_in_4bit", "bnb_4bit_quant_type"),
     "nothing: dropout would make sampler and trainer differ": ("lora_dropout", "dropout"),
     "nothing: it trains plain LoRA": ("use_dora",),
-    "distributed.sharding=fsdp2": ("fsdp", "fsdp_config", "zero_stage"),
-    "distributed.sharding=fsdp2, which spreads weights over GPUs, or offload": ("deepspeed",),
+    "distributed.sharding=fsdp2": ("fsdp", "fsdp_config"),
+    "distributed.sharding=fsdp2, or zero3, which needs DeepSpeed": ("zero_stage",),
+    "distributed.sharding=zero3 (or fsdp2, which needs no package), or offload": ("deepspeed",),
     "optimizer.name": ("optim",),
     "whet train --out DIR (or --runs, the folder of all runs), in Python directory= or root=": (
         "output_dir",

@@ -45,7 +45,7 @@ BLOCK_PASSES = ("fused",)  # methods of a block besides `forward`
 
 
 @dataclass
-class _Spread:
+class Known:
     """What is known of a model that was spread."""
 
     blueprint: nn.Module  # the model as it was, on the meta device
@@ -80,12 +80,12 @@ class FSDP2:
             reduce_dtype=torch.float32,
             cast_forward_inputs=False,  # the residual stream is fp32
         )
-        self._known: WeakKeyDictionary[nn.Module, _Spread] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[nn.Module, Known] = WeakKeyDictionary()
 
     def spread(self, model: nn.Module, blocks: Sequence[nn.Module], kept: Collection[str] = ()) -> None:
         places = {id(module): place for place, module in enumerate(model.modules())}
         at = [places[id(block)] for block in blocks]
-        known = _Spread(blueprint=self._on_meta(model), blocks=at, kept=frozenset(kept))
+        known = Known(blueprint=self._on_meta(model), blocks=at, kept=frozenset(kept))
         self._known[model] = known
         self._divide(model, known)
 
@@ -93,12 +93,9 @@ class FSDP2:
         assert isinstance(model, nn.Module)
         known = self._known[model]
         second = copy.deepcopy(known.blueprint)
-        self._known[second] = new = _Spread(blueprint=known.blueprint, blocks=known.blocks, kept=known.kept)
+        self._known[second] = new = Known(blueprint=known.blueprint, blocks=known.blocks, kept=known.kept)
         self._divide(second, new)
-        second.to_empty(device=self._home)
-        for parameter in second.parameters():
-            if not is_spread(parameter):
-                parameter.data = parameter.data.to(self._world.device)
+        self._materialise(second)
         with torch.no_grad():
             for (_, mine), (_, theirs) in zip(second.named_parameters(), model.named_parameters(), strict=True):
                 local(mine).copy_(local(theirs))
@@ -132,7 +129,7 @@ class FSDP2:
             wanted = {id(model): sum(other is model for other in passed) for model in passed}
             assert made == wanted, f"passes through spread models: {made} instead of {wanted}"
         for model in passed:  # without a backward pass the weights outside of the blocks are still gathered
-            model.reshard()
+            self._release(model)
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
         complete_gradients(parameters)
@@ -155,7 +152,7 @@ class FSDP2:
         """Where the parts of weights are."""
         return torch.device("cpu") if isinstance(self._offload, CPUOffloadPolicy) else self._world.device
 
-    def _divide(self, model: nn.Module, known: _Spread) -> None:
+    def _divide(self, model: nn.Module, known: Known) -> None:
         modules = list(model.modules())
         small = {p for name, p in model.named_parameters() if p.dim() < 2 or name in known.kept}
         for parameter in small:
@@ -187,6 +184,17 @@ class FSDP2:
             if isinstance(module, FSDPModule):
                 _sum_gradients(module)
 
+    def _materialise(self, model: nn.Module) -> None:
+        """Gives the parts of a model that is on the meta device room."""
+        model.to_empty(device=self._home)
+        for parameter in model.parameters():
+            if not is_spread(parameter):
+                parameter.data = parameter.data.to(self._world.device)
+
+    def _release(self, model: Any) -> None:
+        """Keeps the parts alone."""
+        model.reshard()
+
     def _dtype(self, parameter: Tensor) -> torch.dtype:
         """Weights are kept in fp32, but for frozen matrices on a GPU, which stay as they are stored."""
         is_frozen = parameter.dim() >= 2 and not parameter.requires_grad and self._world.device.type == "cuda"
@@ -206,7 +214,7 @@ class FSDP2:
             known[id(parameter)] = nn.Parameter(shape, requires_grad=parameter.requires_grad)
         return copy.deepcopy(model, known)
 
-    def _counted(self, known: _Spread, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _counted(self, known: Known, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @wraps(method)
         def counted(*arguments: Any) -> Tensor:
             known.made += 1

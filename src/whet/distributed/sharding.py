@@ -3,7 +3,7 @@
 A sharding spreads a model, gives out its whole tensors one by one on all ranks, and sums and clips gradients. What
 needs whole weights (the engine's copy, checkpoints, the best model) takes them from `whole` alone: every rank asks for
 the same tensors in the same order and receives each of them. So no rank waits for another that went a different way,
-and none holds a second model. `fsdp2` has the other implementation.
+and none holds a second model. `fsdp2` and `zero3` have the other implementations.
 """
 
 from __future__ import annotations

@@ -84,6 +84,10 @@ class World:
         """The same processes with models held as the section `distributed` of a recipe says; one process has all."""
         if name == "none" or self.size == 1:
             return self
+        if name == "zero3":
+            from whet.distributed.zero3 import ZeRO3
+
+            return replace(self, spread_by=ZeRO3(self))
         from whet.distributed.fsdp2 import FSDP2  # loads much of torch.distributed, which most runs do not need
 
         return replace(self, spread_by=FSDP2(self, replicas=replicas, cpu_offload=cpu_offload))

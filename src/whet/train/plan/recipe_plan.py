@@ -97,7 +97,7 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
     config, shapes, lengths = found.config, found.shapes, found.lengths
     if config.distributed.sharding != "none":
         raise UserError(
-            f"distributed.sharding={config.distributed.sharding} spreads weights, gradients and moments over GPUs: that "
+            f"distributed.sharding={config.distributed.sharding} spreads weights, gradients, moments over GPUs: that "
             "is planned by whet plan --simulate alone, and only for online runs: docs/distributed.md has the bytes"
         )
     plan = plan_config(config, shapes, lengths, asked.gpu, asked.gpus)

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from tests.contracts.command import TASK
-from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable
+from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable, until
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import asynchronous
-from whet.train.rollout_pool.pool import RolloutPool
+from whet.train.rollout_pool.pool import RolloutPool, WorkerLost
 from whet.train.rollout_pool.weights import HandOff
 from whet.train.start import resume_run
 
@@ -104,6 +104,24 @@ def test_lost_workers_change_no_byte(
     told = [note for note in heard.notes if "was killed by SIGKILL; draw" in note]
     assert told
     assert told[0].startswith("rollout worker ")
+
+
+def test_the_weights_of_a_lost_draw_are_still_there(
+    stale: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is lost when newer weights have been handed over, and the next one has none yet."""
+    seen: list[int] = []
+
+    def late(_: Any, order: Any) -> None:
+        seen.append(order.ticket.draw)
+        if seen.count(3) == 1 and order.ticket.draw == 3:
+            until(lambda: Path(order.weights).with_name("weights-000001.safetensors").exists())
+            raise WorkerLost("was killed by SIGKILL")
+
+    in_threads(monkeypatch, late)
+    again = train(recipe(model, {"staleness": 2}, **AHEAD), tmp_path / "again")
+    assert seen.count(3) == 2
+    same(stale, again)
 
 
 @pytest.mark.parametrize("after", [2, 4, 6, 7])

@@ -10,7 +10,7 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,26 +169,51 @@ def offline_configs(place: Path) -> Iterator[tuple[str, OfflineConfig]]:
 def family_gradient(
     place: Path, family: str, world: World, *, recompute: bool = False, is_half: bool = False
 ) -> Gradient:
-    """Of log-probs of packed rows, of which one rank has more passes than another; also saves the model."""
-    model, tokenizer = small_model(family, sharp=3.0)
+    """Of log-probs of packed rows; also saves the model."""
+    model, _ = small_model(family, sharp=3.0)
     model.gradient_checkpointing = recompute
     policy: Any = held(model, world)
-    generator = torch.Generator().manual_seed(3)
-    rows = [torch.randint(0, tokenizer.vocab_size, (5 + 3 * n,), generator=generator).tolist() for n in range(5)]
-    mine = world.shard(rows)
-    s = collate(mine, [[place > 1 for place in range(len(row))] for row in mine], world.device)
-    for some in world.sharding.evened(micro_batches(s.lengths, 16), policy):
-        part = take(s, some)
-        packing = pack(part.tokens, part.mask, some)
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
-            reading = read_tokens(policy, part.tokens, part.lengths, part.mask, PLAIN, packing=packing)
-        (reading.logprobs.sum() / 60).backward()
+    backward(policy, world, is_half=is_half)
     world.sharding.clip(list(policy.parameters()), 1e9)
     directory = place / f"{family}-{world.sharding.name}-{world.size}"
     if world.is_writer:
         directory.mkdir(exist_ok=True)
     policy.save(directory if world.is_writer else None, torch.bfloat16, world.sharding.whole)
     return whole_gradients(policy, world)
+
+
+def backward(policy: Any, world: World, *, is_half: bool = False) -> None:
+    """Of which one rank has more passes than another; the gradients of ranks are still to be summed.
+
+    The longer row of the second of two ranks has no trained token, so that its batch makes no pass.
+    """
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randint(0, policy.vocab_size, (5 + 3 * n,), generator=generator).tolist() for n in range(5)]
+    mine = world.shard(rows)
+    s = collate(mine, [[place > 1 and len(row) != 14 for place in range(len(row))] for row in mine], world.device)
+    for some in world.sharding.evened(micro_batches(s.lengths, 16), policy):
+        part = take(s, some)
+        packing = pack(part.tokens, part.mask, some)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            reading = read_tokens(policy, part.tokens, part.lengths, part.mask, PLAIN, packing=packing)
+        if reading.logprobs.requires_grad:
+            (reading.logprobs.sum() / 60).backward()
+
+
+def clipped(world: World) -> tuple[float, Gradient]:
+    """The norm of a gradient and what clipping leaves of it, of a model with many vectors."""
+    policy: Any = held(small_model("gpt2", sharp=3.0)[0], world)
+    backward(policy, world)
+    norm = world.sharding.clip(list(policy.parameters()), 0.01)
+    return norm, whole_gradients(policy, world)
+
+
+def clipping(worlds: Sequence[World]) -> Iterator[list[float]]:
+    """Of each world: the norm relative to that of one process, and how far its clipped gradient is apart."""
+    expected, gradient = clipped(ALONE)
+    for world in worlds:
+        norm, found = clipped(world)
+        yield [norm / expected, apart(gradient, found)]
 
 
 def halved(place: Path, world: World, *, cpu_offload: bool) -> Found:
@@ -268,6 +293,8 @@ def main() -> Found:
                 found[name]["saved_alike"] = saved_alike(place, name, worlds[1])
     for cpu_offload in () if names else (False, True):
         found["halved, offloaded" if cpu_offload else "halved"] = halved(place, world, cpu_offload=cpu_offload)
+    replicated = world.sharded("fsdp2", replicas=2)  # of two processes each then holds all parts
+    found["clipped"] = list(clipping([*worlds, replicated]))
     found["averaged"] = averaged(Scene("grpo"), worlds[1])
     world.barrier()
     return found

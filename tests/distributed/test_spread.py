@@ -130,6 +130,11 @@ def test_blocks_that_average_are_caught(pair: dict[str, Any]) -> None:
     assert pair["averaged"] > 0.1
 
 
+def test_the_norm_that_clips_is_that_of_one_process(pair: dict[str, Any]) -> None:
+    """Parts are counted once, and so is what every rank or every group of replicas has."""
+    assert pair["clipped"] == [[pytest.approx(1, rel=1e-5), pytest.approx(0, abs=NEAR)]] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_four_processes(replicas: int, tmp_path: Path) -> None:
@@ -139,6 +144,7 @@ def test_four_processes(replicas: int, tmp_path: Path) -> None:
     assert {name: found[name]["apart"] < NEAR for name in names} == dict.fromkeys(names, True)
     assert all(same_measures(found[name]) for name in names)
     assert found["averaged"] > 0.1
+    assert found["clipped"] == [[pytest.approx(1, rel=1e-5), pytest.approx(0, abs=NEAR)]] * 3
 
 
 def alone(*words: str) -> dict[str, float]:

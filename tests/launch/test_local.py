@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,10 @@ import pytest
 
 from tests.cli.refusal import RECIPE, refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
+from tests.launch.test_supervisor import until
+from whet.launch.launches import save
 from whet.launch.process_tree import children
+from whet.launch.tool import Launch
 
 SECONDS = 240.0
 
@@ -58,7 +63,10 @@ def _step(run: Path) -> int:
 
 def test_a_run_goes_on_in_the_background(whet: Whet, place: Path) -> None:
     recipe = write_recipe(place)
-    started = whet("launch", "local", recipe, "--name", "demo", "--json")
+    started = whet("launch", "local", recipe, "--name", "demo", "--env", "GREETING=a 'word'", "--json")
+    if sys.platform == "linux":
+        environment = Path(f"/proc/{json.loads(started.out)['id']}/environ").read_bytes().split(b"\0")
+        assert b"GREETING=a 'word'" in environment
     assert json.loads(started.out)["run"] == str(place / "runs" / "demo")
     assert until_ended(whet) == "finished"
     os.waitpid(int(json.loads(started.out)["id"]), 0)  # a child of this test alone
@@ -66,6 +74,41 @@ def test_a_run_goes_on_in_the_background(whet: Whet, place: Path) -> None:
     assert followed.splitlines()[-1] == "whet: finished"
     assert (place / "runs" / "demo" / "final_results.json").is_file()
     assert whet("launch", "logs", "demo").out == followed
+
+
+def left_behind(*before: str) -> subprocess.Popen[bytes]:
+    """A process with the command line of a run, as it is known after its supervisor was killed."""
+    words = ["train", "tiny.yaml", "--runs", "runs", "--out", str(Path("runs/demo").absolute()), "--restartable"]
+    return subprocess.Popen([sys.executable, "-c", "input()", *before, *words], stdin=subprocess.PIPE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_run_whose_supervisor_was_killed_can_still_be_stopped(whet: Whet, place: Path) -> None:
+    """It holds its GPUs, so it is neither lost nor out of reach; its ranks are asked, and not torchrun above them."""
+    # The number of its supervisor was given to that of another launch.
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()", "whet.launch.supervisor", '"/launches/my-demo.status"'], stdin=subprocess.PIPE
+    )
+    run, recipe = str(place / "runs" / "demo"), write_recipe(place)
+    save(Launch(name="demo", tool="local", id=str(other.pid), recipe=str(recipe), run=run, started="", file="", log=""))
+    torchrun = rank = other
+    try:
+        until(lambda: b"supervisor" in Path(f"/proc/{other.pid}/cmdline").read_bytes())
+        assert state(whet) == "lost"
+        torchrun, rank = left_behind("torch.distributed.run"), left_behind()
+        until(lambda: state(whet) == "running, without its supervisor")
+        assert "is not known to have ended" in refused(whet, "launch", "local", recipe, "--name", "demo")
+        assert whet("launch", "stop", "demo").code == 0
+        assert rank.wait(SECONDS) == -signal.SIGTERM
+        assert torchrun.poll() is None
+        assert whet("launch", "stop", "demo").code == 0  # nothing but torchrun is left
+        assert torchrun.wait(SECONDS) == -signal.SIGTERM
+        assert state(whet) == "lost"
+        assert other.poll() is None
+    finally:
+        for process in (torchrun, rank, other):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow

@@ -45,6 +45,18 @@ time.sleep(600)
 """
 
 
+# Starts a rank, and says whether it was asked to end itself, as torchrun should not be.
+LAUNCHES = """
+import signal, subprocess, sys
+from pathlib import Path
+file = Path(sys.argv[1])
+def asked(*_):
+    Path(sys.argv[1] + "-launcher").write_text("asked")
+signal.signal(signal.SIGTERM, asked)
+sys.exit(subprocess.run([sys.executable, "-c", sys.argv[3], sys.argv[1]]).returncode)
+"""
+
+
 def until(true: Callable[[], Any]) -> None:
     deadline = time.monotonic() + SECONDS
     while not true():
@@ -123,8 +135,17 @@ def test_sigterm_lets_the_run_save_and_is_no_failure(supervised: Callable[..., S
     assert (found["ended"], found["attempt"], one.file.read_text()) == ("stopped", 0, "saved")
 
 
-def test_ranks_are_asked_and_not_torchrun() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows which processes are ranks")
+def test_ranks_are_asked_and_not_torchrun(supervised: Callable[..., Supervised]) -> None:
     """torchrun would kill its ranks after half a minute, in the middle of a long step."""
+    one = supervised(LAUNCHES, "torch.distributed.run", WAITS, restarts=3)
+    until(lambda: one.file.exists() and one.file.read_text() == "ready")
+    one.process.send_signal(signal.SIGTERM)
+    assert (one.ended()["ended"], one.file.read_text()) == ("stopped", "saved")
+    assert not Path(f"{one.file}-launcher").exists()
+
+
+def test_children_are_those_of_one_process() -> None:
     from whet.launch.process_tree import children
 
     tree = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"

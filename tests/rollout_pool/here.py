@@ -2,11 +2,12 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.contracts.command import online
+from tests.contracts.command import LIMIT_SECONDS, online
 from whet.cli.progress import SilentProgress
 from whet.recipe import Recipe, validate
 from whet.train.online import asynchronous
@@ -71,6 +72,14 @@ def unreliable(seed: int, share: float) -> Before:
 
     before.lost = lost  # type: ignore[attr-defined]
     return before
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Waits, not for ever."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def recipe(model: Path, asynchronous: Any = None, **changes: Any) -> dict[str, Any]:

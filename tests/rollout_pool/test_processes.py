@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.command import LIMIT_SECONDS, Process, Zygote, write_recipe
+from tests.contracts.test_additivity_ranks import SMOOTH, alike
 from tests.rollout_pool.here import STEPS, same, written
 from whet.runs.logs import read_log
 
@@ -71,6 +72,21 @@ def test_kills_of_a_worker_and_of_the_trainer_change_no_byte(
     assert steps_of(run) < STEPS
     zygote.run("train", run, "--resume")
     same(undisturbed, run)
+
+
+def test_ranks_that_share_a_policy_train_as_without_workers(zygote: Zygote, model: Path, tmp_path: Path) -> None:
+    """Each rank gets the completions of its own prompts, sampled with weights that both have handed over.
+
+    But for rounding: a worker samples the prompts of both in one batch.
+    """
+    now = {**written(model, threads=1, staleness=0), "steps": 3, "distributed": "fsdp2", "optimizer": SMOOTH}
+    now["save"] = {"every_steps": 1, "keep": 9}
+    ahead = dict(now)
+    del now["asynchronous"]
+    for name, recipe in (("now", now), ("ahead", ahead)):
+        path = write_recipe(tmp_path / f"{name}.yaml", recipe)
+        zygote.run_ranks(2, "train", path, "--out", tmp_path / name)
+    assert alike(tmp_path / "now", tmp_path / "ahead") == []
 
 
 @pytest.mark.slow

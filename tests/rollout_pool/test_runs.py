@@ -14,13 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from tests.contracts.command import TASK
-from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable
+from tests.rollout_pool.here import AHEAD, Heard, content, in_threads, recipe, same, train, unreliable, until
 from whet.cli.progress import SilentProgress
 from whet.errors import RunFailed, UserError
 from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import asynchronous
+from whet.train.rollout_pool.pool import RolloutPool, WorkerLost
 from whet.train.rollout_pool.weights import HandOff
 from whet.train.start import resume_run
 
@@ -81,6 +82,16 @@ def test_rollouts_are_as_stale_as_the_metrics_say(stale: Path) -> None:
     assert not (stale / "hand_off").exists()
 
 
+def test_the_draws_of_one_step_differ_in_age(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamic sampling consumes what was sampled ahead and then what is sampled now: the oldest is not the mean."""
+    in_threads(monkeypatch)
+    rollout = {"prompts": 4, "group": 6, "max_tokens": 6, "max_resamples": 1}
+    changes = recipe(model, {"staleness": 2}, algorithm={"preset": "dapo"}, rollout=rollout)
+    run = RunDirectory.open(train(changes, tmp_path / "run"), is_writer=False)
+    found = [(row["staleness/mean"], row["staleness/max"]) for row in run.metrics() if row["step"] > 1]
+    assert set(found) == {(0.5, 1.0)}  # two draws a step: one of the step before, one of its own weights
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_lost_workers_change_no_byte(
     workers: int, stale: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +107,25 @@ def test_lost_workers_change_no_byte(
     assert told[0].startswith("rollout worker ")
 
 
-@pytest.mark.parametrize("after", [2, 4, 6])
+def test_the_weights_of_a_lost_draw_are_still_there(
+    stale: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is lost when newer weights have been handed over, and the next one has none yet."""
+    seen: list[int] = []
+
+    def late(_: Any, order: Any) -> None:
+        seen.append(order.ticket.draw)
+        if seen.count(3) == 1 and order.ticket.draw == 3:
+            until(lambda: Path(order.weights).with_name("weights-000001.safetensors").exists())
+            raise WorkerLost("was killed by SIGKILL")
+
+    in_threads(monkeypatch, late)
+    again = train(recipe(model, {"staleness": 2}, **AHEAD), tmp_path / "again")
+    assert seen.count(3) == 2
+    same(stale, again)
+
+
+@pytest.mark.parametrize("after", [2, 4, 6, 7])
 def test_a_run_goes_on_from_every_checkpoint(
     after: int, stale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,8 +135,10 @@ def test_a_run_goes_on_from_every_checkpoint(
     for path in copy.glob("checkpoints/step-*"):
         if int(path.name[5:]) > after:
             shutil.rmtree(path)
+    (copy / "hand_off" / "start").mkdir(parents=True)  # of a killed process
     resume_run(copy, ["asynchronous.workers=2"], lambda *_: SilentProgress())
     same(stale, copy)
+    assert not (copy / "hand_off").exists()
 
 
 def test_a_synchronous_run_is_not_resumed_with_workers(model: Path, tmp_path: Path) -> None:
@@ -217,7 +248,7 @@ def test_a_hand_off_that_went_wrong_ends_the_run(
 def test_workers_join_and_leave_while_a_run_goes_on(
     stale: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, wanted = tmp_path / "run", {2: "3\n", 3: "none", 5: "1"}
+    path, wanted = tmp_path / "run", {2: "30\n", 3: "9" * 5000, 5: "1"}
 
     class Elastic(Heard):
         def step(self, step: int, *given: Any) -> None:
@@ -228,10 +259,35 @@ def test_workers_join_and_leave_while_a_run_goes_on(
     heard = Elastic()
     train(recipe(model, {"staleness": 2}, **AHEAD), path, heard)
     told = [note for note in heard.notes if "instead of" in note or "ignored" in note]
-    assert told[0] == "rollout workers: 3 instead of 1"
-    assert told[1].endswith("/hand_off/workers is 'none', not a number of workers: ignored")
+    assert told[0].startswith("rollout workers: 3 instead of 1; not 30, because")
+    assert "/hand_off/workers is '999" in told[1]
+    assert told[1].endswith("not a number of workers: ignored")
     assert told[2] == "rollout workers: 1 instead of 3"
     same(stale, path)
+
+
+def test_no_more_workers_are_started_than_can_have_a_draw(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two draws are under way with a staleness of one, so a third worker would hold a model and sample nothing."""
+    used: set[int] = set()
+    pools: list[RolloutPool] = []
+
+    class Watched(RolloutPool):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            pools.append(self)
+
+    monkeypatch.setattr(asynchronous, "RolloutPool", Watched)
+    in_threads(monkeypatch, lambda worker, _: used.add(worker.number))
+    heard = Heard()
+    train(recipe(model, {"staleness": 1, "workers": 10**6}, **AHEAD), tmp_path / "run", heard)
+    assert used <= {0, 1}
+    assert len(pools[0]._answers) <= 3  # of eight draws: those that were consumed do not fill the memory
+    (told,) = [note for note in heard.notes if "sampled ahead by" in note]
+    assert "by 2 workers (processes)" in told
+    assert "; not 1000000, because a worker samples a whole draw" in told
+    assert told.endswith("with asynchronous.staleness=1 no more than 2 are under way")
 
 
 def test_a_disk_without_room_for_the_weights_is_told_before_they_are_written(

@@ -36,7 +36,8 @@ def test_the_table(whet: Whet) -> None:
         assert sum(line.startswith(f"  {name} ") for line in lines) >= 1, name
         assert f"\n  {name}: " in result.out
     assert "  whole run: 200 steps, a checkpoint of " in result.out
-    assert lines[-1] == "note: evaluations, the loading of models and failures are not simulated"
+    assert lines[-2] == "note: evaluations, the loading of models and failures are not simulated"
+    assert lines[-1].startswith("note: asynchronous: every draw is divided among all engines; whet's own workers")
 
 
 def test_the_json_has_every_number(whet: Whet) -> None:
@@ -62,6 +63,19 @@ def test_the_json_has_every_number(whet: Whet) -> None:
         assert all(0 <= share <= 1 for share in one["idle"].values())
         assert one["tokens_a_second"] == pytest.approx(16 * 8 * 512 / one["seconds"]["step"])
     assert any("--lengths takes a run's rollouts" in note for note in found["notes"])
+
+
+def test_checkpoints_are_counted_once(whet: Whet) -> None:
+    """In the whole run alone: how many of them fall into the steps that are simulated is chance."""
+    words = (*RECIPE, "--gpus", 4, "--staleness", 1)
+    never, often = (read(whet, *words, f"save.every_steps={every}") for every in (1000, 5))
+    assert [one["seconds"]["step"] for one in often["schedules"]] == [
+        one["seconds"]["step"] for one in never["schedules"]
+    ]
+    (best,) = [one for one in often["schedules"] if one["name"] == often["best"]]
+    pauses = often["steps"] // 5 * best["seconds"]["checkpoint"]
+    assert pauses > 1
+    assert often["hours"] * 3600 == pytest.approx(often["steps"] * best["seconds"]["step"] + pauses)
 
 
 def test_one_gpu_takes_what_the_plan_says(whet: Whet) -> None:

@@ -375,7 +375,7 @@ class AsynchronousConfig(Section):
 
     shorthand: ClassVar[str] = "staleness"
     staleness: Count = 1  # at most so many steps older are the weights that sampled; 0: the synchronous run
-    workers: Positive = 1  # number of workers, each with a copy of the policy; it changes no result
+    workers: Positive = 1  # number of workers, each with a copy of the policy, S + 1 at most; it changes no result
     pool: Literal["processes", "ray"] = "processes"  # of this machine, or actors of a Ray cluster
     ticket_seconds: Above = 1800.0  # for a draw of prompts; a worker that takes longer is killed and started again
     threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has

@@ -59,7 +59,12 @@ class Job:
     @property
     def train(self) -> list[str]:
         """The arguments of `whet`: repeated after a failure, they resume the run."""
-        return ["train", self.recipe, *self.overrides, "--runs", self.runs, "--out", self.run, "--restartable"]
+        return ["train", self.recipe, *self.overrides, "--runs", self.runs, *last_words(self.run)]
+
+
+def last_words(run: str) -> list[str]:
+    """How the command line of every process of a run ends."""
+    return ["--out", run, "--restartable"]
 
 
 def check_name(name: str) -> str:

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from whet.errors import RunFailed
 from whet.launch import shell
-from whet.launch.job import Job
+from whet.launch.job import Job, last_words
+from whet.launch.process_tree import ending_in
 from whet.launch.tool import Launch, Tool
 
 STATUS = ".status"  # the file of the supervisor: its process, its attempts, how it ended
@@ -65,14 +67,20 @@ def status_of(launch: Launch) -> dict[str, Any]:
 
 
 def state(launch: Launch) -> str:
-    """How the run stands: `running`, `finished`, `stopped`, `failed …`, or `lost` if the machine went down."""
+    """How the run stands: `running`, `finished`, `stopped`, `failed …`, or `lost` if the machine went down.
+
+    A run whose supervisor was killed goes on, and is not restarted.
+    """
     found = status_of(launch)
     if ended := found.get("ended"):
         return str(ended)
-    if not is_alive(launch):
+    is_supervised = is_alive(launch)
+    if not is_supervised and not _left(launch):
         return "lost"
     if launch.stopped:
         return "stopping"
+    if not is_supervised:
+        return "running, without its supervisor"
     again = found.get("attempt", 0)
     return f"running, restarted {again} time{'s' * (again != 1)}" if again else "running"
 
@@ -87,7 +95,26 @@ def is_alive(launch: Launch) -> bool:
         return _answers(int(launch.id))  # not Linux
     except OSError:
         return False
-    return b"whet.launch.supervisor" in command and launch.name.encode() in command
+    return b"whet.launch.supervisor" in command and f"/{launch.name}{STATUS}".encode() in command
+
+
+def is_over(launch: Launch) -> bool:
+    """Whether neither the supervisor nor a process of the run is left."""
+    return not is_alive(launch) and not _left(launch)
+
+
+def _left(launch: Launch) -> list[int]:
+    """The processes of a run, ranks rather than the torchrun that started them; none where there is no /proc."""
+    found = {process: _command(process) for process in ending_in(last_words(launch.run))}
+    ranks = [process for process, command in found.items() if b"torch.distributed.run" not in command]
+    return ranks or list(found)
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _answers(process: int) -> bool:
@@ -99,9 +126,10 @@ def _answers(process: int) -> bool:
 
 
 def stop(launch: Launch) -> None:
-    """Asks the supervisor to end the run, which saves a checkpoint."""
-    if is_alive(launch):
-        os.kill(int(launch.id), signal.SIGTERM)
+    """Asks the supervisor to end the run, which saves a checkpoint; the run itself if the supervisor was killed."""
+    for process in [int(launch.id)] if is_alive(launch) else _left(launch):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
 
 
 def _logs(launch: Launch, *, follow: bool) -> list[str]:

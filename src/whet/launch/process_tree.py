@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def children(process: int) -> list[int]:
             state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if int(parent) == process and state != "Z":
                 found.append(int(entry.parent.name))
+    return sorted(found)
+
+
+def ending_in(words: Sequence[str]) -> list[int]:
+    """The processes whose command lines end in these words."""
+    last = b"\0" + b"".join(word.encode() + b"\0" for word in words)
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if line.read_bytes().endswith(last):
+                found.append(int(line.parent.name))
     return sorted(found)
 
 

@@ -71,7 +71,7 @@ def _require_free(name: str) -> None:
 def has_ended(launch: Launch) -> bool:
     """Whether this is known here, without asking a tool."""
     if launch.tool == LOCAL.name:
-        return not local.is_alive(launch)
+        return local.is_over(launch)
     return launch.stopped
 
 

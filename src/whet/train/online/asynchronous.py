@@ -7,6 +7,7 @@ A checkpoint holds the outstanding draws with their completions, so it waits for
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
 from whet.train.rollout_pool.pool import RolloutPool, Worker
-from whet.train.rollout_pool.schedule import Ticket, Tickets
+from whet.train.rollout_pool.schedule import Ticket, Tickets, useful_workers
 from whet.train.rollout_pool.weights import HandOff, hand_off, remove_others
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
@@ -36,6 +37,7 @@ from whet.train.setup.offloading import size_of
 
 TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
 WANTED = "workers"  # a file in which a user writes how many workers there shall be
+NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 START = "start"  # the directory of model and tokenizer that workers build theirs from
 
 
@@ -65,7 +67,7 @@ class SampledAhead(Checkpointed):
         self._leave: Callable[[], None] = lambda: None  # what the pool's workers live in
         self._handed: HandOff | None = None
         self._version = -1  # of that
-        self._workers = self._settings.workers
+        self._workers = useful_workers(self._settings.workers, self._settings.staleness)
         self._wanted = ""  # what a user wrote last
         self._step = 0
         self._lags: list[float] = []  # of the draws of this step
@@ -100,6 +102,7 @@ class SampledAhead(Checkpointed):
         if self._pool is not None:
             self._pool.close()
             self._leave()
+        if self._of.world.is_writer:  # also what a killed process left to a run that has no step left
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def numbers(self) -> dict[str, Any]:
@@ -225,6 +228,17 @@ class SampledAhead(Checkpointed):
         many = "1 worker" if self._workers == 1 else f"{self._workers} workers"
         self._progress.note(
             f"rollouts: sampled ahead by {many} ({self._settings.pool}), at most {size(needed)} on disk"
+            f"{self._idle(self._settings.workers)}"
+        )
+
+    def _idle(self, wanted: int) -> str:
+        """What is said of workers that are not started."""
+        most = useful_workers(wanted, self._settings.staleness)
+        if wanted == most:
+            return ""
+        return (
+            f"; not {wanted}, because a worker samples a whole draw, and with asynchronous.staleness="
+            f"{self._settings.staleness} no more than {most} are under way"
         )
 
     def _setup(self) -> WorkerSetup:
@@ -245,18 +259,20 @@ class SampledAhead(Checkpointed):
         if self._pool is None:
             return
         try:
-            text = (self._directory / WANTED).read_text().strip()
+            text = (self._directory / WANTED).read_text(errors="replace").strip()
         except OSError:
             return
         if text == self._wanted:
             return
         self._wanted = text
-        if not text.isdecimal() or int(text) < 1:
+        if not NUMBER.fullmatch(text):
             self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
-        elif int(text) != self._workers:
-            self._progress.note(f"rollout workers: {int(text)} instead of {self._workers}")
-            self._workers = int(text)
-            self._pool.resize(self._workers)
+            return
+        useful = useful_workers(int(text), self._settings.staleness)
+        if useful != self._workers or useful != int(text):
+            self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(int(text))}")
+            self._workers = useful
+            self._pool.resize(useful)
 
     def _tell(self) -> None:
         for note in self._pool.notes() if self._pool is not None else ():
@@ -275,7 +291,8 @@ def worker_maker(
     if settings.pool == "ray":
         from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
 
-        leave = join_cluster(max(os.cpu_count() or 1, settings.workers * setup.threads))
+        most = useful_workers(settings.workers, settings.staleness)
+        leave = join_cluster(max(os.cpu_count() or 1, most * setup.threads))
         return lambda number: RayWorker(number, setup, limit_seconds=settings.ticket_seconds), leave
     from whet.train.rollout_pool.local_worker import LocalWorker
 

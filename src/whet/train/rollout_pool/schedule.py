@@ -25,6 +25,11 @@ class Ticket:
     version: int  # finished steps when it was issued
 
 
+def useful_workers(wanted: int, staleness: int) -> int:
+    """How many of so many workers can have a ticket: no more than S + 1 are outstanding, and each is one worker's."""
+    return min(wanted, staleness + 1)
+
+
 class Tickets:
     """Issues tickets and hands them out in order."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from statistics import fmean
@@ -92,12 +92,12 @@ def preparing(deployment: Deployment) -> Callable[[Split], Prepared]:
 
 
 def outcome(prepared: Prepared, schedule: Schedule, *, steps: int = STEPS) -> Outcome:
-    """The outcome of a schedule on a split, over `steps` steps after those that warm it up."""
+    """The outcome of a schedule on a split, over `steps` steps without checkpoints after those that warm it up."""
     first = _first(schedule)
     timeline = simulate(
         prepared.shares,
         prepared.train,
-        prepared.placed.hand_off,
+        replace(prepared.placed.hand_off, every=0),  # how many checkpoints fall into a few steps is chance
         staleness=schedule.staleness,
         steps=first + steps,
     )

@@ -150,7 +150,7 @@ ROOMS_INSIDE = {
         "ray_nodes": {"job", "ray_job", "shell"},
         "process_tree": set(),
         "supervisor": {"job", "launches", "process_tree"},
-        "local": {"job", "shell", "tool"},
+        "local": {"job", "process_tree", "shell", "tool"},
         "submission": {*("job", "tool", "launches", "local"), *LAUNCHERS},
     },
     "train": {

@@ -115,6 +115,18 @@ def draw(summary: Sequence[Mapping[str, Any]]) -> bytes:
             axes.errorbar(
                 places, middle, bars, color=COLOURS[correction], marker="o", markersize=4, capsize=2, label=correction
             )
+            dots = [
+                (place, 100 * seed) for place, row in zip(places, rows, strict=True) for seed in row[measure]["seeds"]
+            ]
+            axes.scatter(
+                [place for place, _ in dots],
+                [seed for _, seed in dots],
+                color=COLOURS[correction],
+                s=7,
+                alpha=0.6,
+                linewidths=0,
+            )
+        axes.set_ylim(-2, 102)  # intervals of three seeds may reach beyond what a share can be
         axes.set_title(label, fontsize=10, loc="left")
         axes.set_xlabel("staleness, steps")
         axes.set_xticks(STALENESS)

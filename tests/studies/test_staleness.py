@@ -1,5 +1,8 @@
 """The study of staleness: valid recipes, one arm without staleness, and means with intervals by hand."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from studies.staleness import run
@@ -20,6 +23,22 @@ def test_every_arm_has_a_valid_recipe() -> None:
         names = {"ratio": "uncorrected", "truncate": "token_truncate", "ignored": "ignored"}
         assert found == names[arm.correction]
     assert [arm.what for arm in run.arms([7], ["ratio-2", "ignored-4"])] == ["ratio-2", "ignored-4"]
+
+
+def test_the_page_says_what_was_found() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs/asynchronous.md").read_text("utf-8")
+    found = json.loads((root / "studies/staleness/results.json").read_text("utf-8"))
+    assert run.summarised(found["runs"]) == found["arms"]
+    assert len(found["runs"]) == len(ARMS)
+    for staleness in run.STALENESS:
+        mine = {row["correction"]: row for row in found["arms"] if row["staleness"] == staleness}
+        cells = []
+        for correction in run.CORRECTIONS:
+            row = mine.get(correction)
+            seeds = ", ".join(f"{100 * seed:.1f}" for seed in row["last"]["seeds"]) if row else ""
+            cells.append(f"{seeds} % (mean of all {100 * row['mean']['mean']:.0f} %)" if row else "–")
+        assert f"| {staleness} | {' | '.join(cells)} |" in page
 
 
 def test_means_and_intervals_by_hand() -> None:

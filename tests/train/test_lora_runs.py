@@ -48,8 +48,11 @@ LAYERS = {"rank": 2, "targets": ["q_proj", "up_proj"]}
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_base(tmp_path_factory.mktemp("lora") / "base")
+
+
+def small_base(directory: Path) -> Path:
     """A small Qwen3 with the alphabet of the task."""
-    directory: Path = tmp_path_factory.mktemp("lora") / "base"
     tokenizer = character_tokenizer(guarded_task("sorting", {"level": 1}).alphabet)
     shape = {"layers": 2, "heads": 4, "kv_heads": 2, "width": 32, "context": 16}
     model = new_model("qwen3", seed=1, vocab_size=tokenizer.vocab_size, eos=tokenizer.eos, **shape)

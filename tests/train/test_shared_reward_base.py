@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from tests.cli.tiny import Whet
-from tests.train.test_lora_runs import ONLINE, assert_goes_on_bit_for_bit, steps, train
+from tests.train.test_lora_runs import ONLINE, assert_goes_on_bit_for_bit, small_base, steps, train
 from whet.config import RewardConfig, RolloutConfig, TaskConfig
 from whet.models.adapters.lora import LoRAShape, adapters, attach
 from whet.models.adapters.peft_files import write_adapter
 from whet.models.decoder.decoder import Decoder
-from whet.models.load import load_model, new_model
+from whet.models.load import load_model
 from whet.models.reward.reward_model import load_reward_model, new_reward_model
 from whet.models.reward.settings import RewardSettings, write_settings
 from whet.models.reward.shared_base import reward_model_on, shares_memory
-from whet.models.text.tokenizers import character_tokenizer, load_tokenizer, with_padding
+from whet.models.text.tokenizers import load_tokenizer, with_padding
 from whet.recipe import validate
 from whet.tasks.loading import guarded_task
 from whet.tasks.procedural import Sorting
@@ -37,14 +37,7 @@ TEXTS = [EXAMPLES[0].answer, "12", EXAMPLES[2].answer[::-1], "999"]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory: Path = tmp_path_factory.mktemp("shared") / "base"
-    tokenizer = character_tokenizer(guarded_task("sorting", {"level": 1}).alphabet)
-    shape = {"layers": 2, "heads": 4, "kv_heads": 2, "width": 32, "context": 16}
-    model = new_model("qwen3", seed=1, vocab_size=tokenizer.vocab_size, eos=tokenizer.eos, **shape)
-    directory.mkdir()
-    model.save(directory)
-    tokenizer.save(directory)
-    return directory
+    return small_base(tmp_path_factory.mktemp("shared") / "base")
 
 
 @pytest.fixture(scope="module")

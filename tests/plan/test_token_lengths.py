@@ -17,7 +17,7 @@ from whet.records import Dialogue, Example, Labelled, Message, Outcomes, Pair, P
 from whet.train.plan.run_shapes import RunShapes
 from whet.train.plan.token_lengths import token_lengths
 
-STORIES = Path("/work/shared/data/models/stories260K-hf")
+STORIES = Path(__file__).resolve().parents[2] / "../shared/data/models/stories260K-hf"
 TEXTS = ["Once upon a time", "Tom & Lily: 3 + 4 = 7!\n\n  ", "naïve – 日本語 🙂", "a"]
 
 

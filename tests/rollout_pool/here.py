@@ -12,8 +12,8 @@ from whet.cli.progress import SilentProgress
 from whet.recipe import Recipe, validate
 from whet.train.online import asynchronous
 from whet.train.rollout_pool.orders import Order, WorkerSetup
-from whet.train.rollout_pool.pool import WorkerLost
 from whet.train.rollout_pool.sampler import Sampler
+from whet.train.rollout_pool.ticket_pool import WorkerLost
 from whet.train.start import start_run
 
 Before = Callable[["ThreadWorker", Order], None]
@@ -56,7 +56,7 @@ def in_threads(monkeypatch: Any, before: Before = lambda *_: None) -> None:
         return (lambda number: ThreadWorker(number, setup, before)), lambda: None
 
     monkeypatch.setattr(asynchronous, "worker_maker", make)
-    monkeypatch.setattr("whet.train.rollout_pool.pool.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("whet.train.rollout_pool.ticket_pool.PAUSE_SECONDS", 0.0)
 
 
 def unreliable(seed: int, share: float) -> Before:

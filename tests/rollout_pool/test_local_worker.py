@@ -10,7 +10,7 @@ from whet.errors import RunFailed
 from whet.train.rollout_pool import local_worker as module
 from whet.train.rollout_pool.local_worker import LocalWorker
 from whet.train.rollout_pool.orders import WorkerSetup
-from whet.train.rollout_pool.pool import MOST_LOSSES, RolloutPool, WorkerLost
+from whet.train.rollout_pool.ticket_pool import MOST_LOSSES, RolloutPool, WorkerLost
 
 SETUP = WorkerSetup(
     model={"path": "nowhere"},
@@ -64,7 +64,7 @@ def test_a_worker_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
 def test_a_process_that_keeps_dying_ends_the_run_with_what_it_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.train.rollout_pool.pool.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("whet.train.rollout_pool.ticket_pool.PAUSE_SECONDS", 0.0)
     program = "print('no space' + chr(27) + '[2J for a model', file=sys.stderr); sys.exit(1)"
     pool = RolloutPool(lambda _: worker(monkeypatch, tmp_path, program), 1)
     with pytest.raises(RunFailed) as caught:

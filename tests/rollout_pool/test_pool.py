@@ -8,8 +8,8 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Sampling
 from whet.train.rollout_pool.orders import Order
-from whet.train.rollout_pool.pool import MOST_LOSSES, NoPlace, RolloutPool, WorkerLost
 from whet.train.rollout_pool.schedule import Ticket
+from whet.train.rollout_pool.ticket_pool import MOST_LOSSES, NoPlace, RolloutPool, WorkerLost
 
 
 def order(draw):
@@ -46,7 +46,7 @@ class Fake:
 
 @pytest.fixture
 def pool_of(monkeypatch):
-    monkeypatch.setattr("whet.train.rollout_pool.pool.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("whet.train.rollout_pool.ticket_pool.PAUSE_SECONDS", 0.0)
     pools = []
 
     def make(work, count):

@@ -14,7 +14,7 @@ from tests.contracts.test_additivity_ranks import SMOOTH, alike
 from tests.rollout_pool.here import STEPS, same, written
 from whet.runs.logs import read_log
 
-WORKER = b"whet.train.rollout_pool.worker"
+WORKER = b"whet.train.rollout_pool.worker_process"
 
 
 def workers_of(trainer: int) -> list[int]:

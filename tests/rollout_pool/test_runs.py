@@ -21,8 +21,8 @@ from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import asynchronous
-from whet.train.rollout_pool.pool import RolloutPool, WorkerLost
-from whet.train.rollout_pool.weights import HandOff
+from whet.train.rollout_pool.hand_off import HandOff
+from whet.train.rollout_pool.ticket_pool import RolloutPool, WorkerLost
 from whet.train.start import resume_run
 
 VARIED: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ from tests.small import small_model
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed
 from whet.models.adapters.lora import LoRAShape, attach, trained_tensors
-from whet.train.rollout_pool import weights as module
-from whet.train.rollout_pool.weights import HandOff, hand_off, remove_others, take_over
+from whet.train.rollout_pool import hand_off as module
+from whet.train.rollout_pool.hand_off import HandOff, hand_off, remove_others, take_over
 
 
 def moved(policy, seed):

@@ -109,9 +109,7 @@ class Volume:
 def test_modal_tries_again_what_may_succeed(code: int, raises: bool, tmp_path: Path, monkeypatch: Any) -> None:
     """The function itself, on this machine: it raises for what Modal is to retry, and keeps the runs either way."""
     missing("modal")
-    module = loaded(
-        modal_app.render(replace(ONE, gpus=0, image=IMAGE)).replace("cwd='/root/work'", "cwd='.'"), tmp_path
-    )
+    module = loaded(modal_app.render(replace(ONE, gpus=0, image=IMAGE)).replace("cwd='/job'", "cwd='.'"), tmp_path)
     monkeypatch.setattr(module, "COMMAND", ["sh", "-c", f"exit {code}"])
     monkeypatch.setattr(module, "runs", volume := Volume())
     if raises:

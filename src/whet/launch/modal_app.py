@@ -11,7 +11,7 @@ from whet.errors import UserError
 from whet.launch.job import WRONG_INPUT, Job
 from whet.launch.tool import Launch, Tool
 
-MOUNT, WORK = "/runs", "/root/work"
+MOUNT, WORK = "/runs", "/job"
 MOST_SECONDS = 86400  # Modal's limit of a function; after it the function is retried, which resumes the run
 MOST_RETRIES = 10  # Modal's limit
 NAMES = {"h200": "H200", "h100": "H100", "a100-80": "A100-80GB", "a100-40": "A100-40GB", "l40s": "L40S"}

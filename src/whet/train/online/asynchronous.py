@@ -25,10 +25,10 @@ from whet.rollout import Scoring, draw, tokenize_prompts
 from whet.streams import name_number
 from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
+from whet.train.rollout_pool.hand_off import HandOff, hand_off, remove_others
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
-from whet.train.rollout_pool.pool import RolloutPool, Worker
 from whet.train.rollout_pool.schedule import Ticket, Tickets, useful_workers
-from whet.train.rollout_pool.weights import HandOff, hand_off, remove_others
+from whet.train.rollout_pool.ticket_pool import RolloutPool, Worker
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.session.disk_space import size

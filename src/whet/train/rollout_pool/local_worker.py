@@ -11,9 +11,14 @@ from typing import Any
 from whet.errors import RunFailed, escaped
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
 from whet.train.rollout_pool.orders import Order, WorkerSetup
-from whet.train.rollout_pool.pool import WorkerLost
+from whet.train.rollout_pool.ticket_pool import WorkerLost
 
-COMMAND = (sys.executable, "-P", "-m", "whet.train.rollout_pool.worker")  # -P: files here must not shadow a library
+COMMAND = (
+    sys.executable,
+    "-P",
+    "-m",
+    "whet.train.rollout_pool.worker_process",
+)  # -P: no file here shadows a library
 LOAD_SECONDS = 600.0  # the least that a worker is given to import torch and read a model from a cold disk
 SHOWN_BYTES = 2000  # of the last output
 

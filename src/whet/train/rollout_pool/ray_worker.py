@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import RunFailed, UserError
 from whet.imports import optional_package
 from whet.train.rollout_pool.orders import Order, WorkerSetup
-from whet.train.rollout_pool.pool import NoPlace, WorkerLost
+from whet.train.rollout_pool.ticket_pool import NoPlace, WorkerLost
 
 if TYPE_CHECKING:
     from whet.train.rollout_pool.sampler import Sampler

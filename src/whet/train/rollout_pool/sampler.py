@@ -12,8 +12,8 @@ from whet.models.half_precision import halve
 from whet.models.load import load_model
 from whet.models.text.tokenizers import load_tokenizer
 from whet.rollout import sample
+from whet.train.rollout_pool.hand_off import take_over
 from whet.train.rollout_pool.orders import Order, WorkerSetup, pack_samples, to_bytes
-from whet.train.rollout_pool.weights import take_over
 from whet.train.setup.build import build_engine, keep_freed_memory, place
 from whet.train.setup.lora_setup import attach_adapter
 

@@ -1,4 +1,4 @@
-"""A worker's process: `python -m whet.train.rollout_pool.worker`, speaking JSON lines with `local_worker`.
+"""A worker's process: `python -m whet.train.rollout_pool.worker_process`, speaking JSON lines with `local_worker`.
 
 To the worker:    a `WorkerSetup`, then any number of orders; every line also has {"request": n}.
 From the worker:  {"ready": true, "request": 0}, then for each order {"file": path}, a safetensors file that the reader

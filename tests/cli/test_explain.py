@@ -18,9 +18,8 @@ from whet.models.load import new_model
 from whet.models.reward.reward_model import new_reward_model
 from whet.models.reward.settings import RewardSettings
 from whet.models.text.tokenizers import character_tokenizer
-from whet.recipe import Pipeline, packaged_recipes, parse_yaml, read_any, read_recipe
+from whet.recipe import read_recipe
 from whet.train.explain.explanation import explain
-from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online.critic import Critic
 from whet.train.setup.build import require_family
 from whet.train.setup.new_model_shape import new_decoder_config
@@ -385,17 +384,6 @@ def test_the_page_for_people_has_the_same_numbers(whet: Whet, write: Any) -> Non
     alone = whet("explain", write(ONLINE), "update.epochs=1", "update.minibatches=1").out
     assert "1 optimizer step on all of them" in alone
     assert "on-policy" in alone
-
-
-@pytest.mark.parametrize("name", packaged_recipes())
-def test_packaged_recipes_write_no_key_that_does_nothing(name: str) -> None:
-    is_starter = not {"model", "stages"} & set(parse_yaml(packaged_recipes()[name], where=name))
-    of_task = "task" in parse_yaml(packaged_recipes()[name], where=name)
-    own = ["model=DIR", "task.path=FILE" if of_task else "data=FILE", "reward.functions=[rewards.py:f]"]
-    own = own[: {"grpo": 3, "ppo": 3, "grpo-spell-backward-gym": 1}.get(name, 2)] if is_starter else []
-    found = read_any(name, own)
-    for recipe in found.runs().values() if isinstance(found, Pipeline) else [found]:
-        assert keys_without_effect(recipe) == {}, recipe.name
 
 
 @pytest.mark.parametrize(

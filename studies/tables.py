@@ -13,11 +13,11 @@ from typing import Any
 
 from studies.results import Seed, Study, Values
 from whet.evaluate.statistics import Interval, wilson
+from whet.number_format import duration
 from whet.report.comparison.contest_figures import truth_label
 from whet.report.comparison.contest_view import contest_view
 from whet.report.comparison.entries import bracketed, fixed, mean_text, table
 from whet.report.comparison.verdict import listed, measured_methods, task_key
-from whet.report.formatting import duration
 
 NONE = "–"
 CPUS = ("x86_64", "aarch64", "arm64", "AMD64")  # what a run calls its device where there is no GPU

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from whet.report.formatting import render
 from whet.report.run.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, ticks
 from whet.report.run.training_curves import Line, Panel
-from whet.report.series import Series
+from whet.runs.series import Series
 
 
 def drawn(panel):

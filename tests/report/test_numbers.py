@@ -2,7 +2,7 @@
 
 import pytest
 
-from whet.report.formatting import duration, number, percent, signed
+from whet.number_format import duration, number, percent, signed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from whet.report.run.training_curves import panels
-from whet.report.series import Series
+from whet.runs.series import Series
 
 
 def test_an_empty_run_has_no_panels():

@@ -11,8 +11,8 @@ from whet.report.comparison.comparison_curves import band, curves_figure, mean_o
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.entries import curves_of, table
 from whet.report.comparison.sweep_results import sweep_results, sweep_view
-from whet.report.series import Series
 from whet.runs.directory import RunDirectory
+from whet.runs.series import Series
 
 CURVES = {
     "slow": [[0.0, 0.2, 0.4], [0.0, 0.3, 0.5], [0.0, 0.1, 0.3]],

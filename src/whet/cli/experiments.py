@@ -13,10 +13,10 @@ from whet.cli.progress import SilentProgress, make_progress
 from whet.cli.terminal import Screen, Waiting, say, say_json, say_text
 from whet.errors import RunFailed, UserError
 from whet.evaluate.measures import main_result, measure_of
+from whet.number_format import duration
 from whet.recipe import Config, Pipeline, Recipe
 from whet.report.comparison.comparison_page import write_page
 from whet.report.comparison.sweep_results import Ranking, sweep_results
-from whet.report.formatting import duration
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory, PipelineDirectory
 from whet.train.experiments.disk_room import require_room

@@ -144,9 +144,11 @@ EvalMetric = Annotated[str, AfterValidator(_of_an_evaluation)]
 class EarlyStoppingConfig(Section):
     """Early stopping: when a run ends before its last step."""
 
+    saved_if_set: ClassVar[tuple[str, ...]] = ("alarm",)
     kl: Above | None = None  # KL(policy ‖ reference) budget, nats a rollout on average over a step
     patience: Count = 0  # evaluations in a row without an improvement of `metric`, after which the run ends; 0: never
     metric: EvalMetric = ""  # empty: the one that selects the best model (best.metric)
+    alarm: Literal["never", "critical", "warning"] = "never"  # the run ends when the doctor finds a fault of this level
 
 
 class BestConfig(Section):

@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from whet.report.formatting import number, printable
+from whet.number_format import number
+from whet.report.formatting import printable
 
 PALETTE = ("#2f6db5", "#d9772b", "#3f9470", "#8a63b3", "#6b7280")  # also distinguishable with colour blindness
 INK, QUIET, GRID, AXIS = "#1f2933", "#6b7684", "#e6e9ed", "#c3cad2"

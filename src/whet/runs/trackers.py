@@ -11,7 +11,7 @@ from whet.runs.layout import MLFLOW_ID, TENSORBOARD, WANDB_ID
 from whet.runs.logs import write_atomic
 
 DEFAULT_PROJECT = "whet"
-COLUMNS = ("prompt", "text", "answer", "reward", "correct")  # of a completion that is shown, where it has them
+COLUMNS = ("prompt", "text", "answer", "reward", "correct", "rule", "level", "finding")  # of rows that are shown
 LONGEST = 500  # characters of a value of MLflow's parameters
 MLFLOW_BATCH = 100  # parameters per request
 
@@ -24,7 +24,7 @@ class Tracker(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def show(self, step: int, name: str, rows: Sequence[Row]) -> None:
-        """Shows a few completions: of each row the keys of COLUMNS that it has."""
+        """Shows a few completions, or findings: of each row the keys of COLUMNS that it has."""
         ...
 
     def flush(self) -> None:

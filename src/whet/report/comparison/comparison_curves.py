@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from whet.evaluate.statistics import clipped, mean_interval
 from whet.report import figures as fig
 from whet.report.comparison.entries import METRICS, SHARE, ComparisonView, Entry, about_metric, style
-from whet.report.series import Series, smooth, smoothing_window
+from whet.runs.series import Series, smooth, smoothing_window
 
 WIDTH = 11.6  # inches
 CELL, ALONE = 2.35, 2.2  # height of a row of metrics, and of a row of single methods

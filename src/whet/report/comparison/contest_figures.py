@@ -9,11 +9,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from whet.number_format import number, percent
 from whet.report import figures as fig
 from whet.report.comparison.comparison_curves import DOTTED, LEGEND_ROW, WIDTH, draw_legend, legend_rows
 from whet.report.comparison.entries import COLOURS, START_COLOUR, Values, ends, mean_text, style
 from whet.report.comparison.verdict import TRUTHS, measured_methods
-from whet.report.formatting import number, percent
 
 ROW = 0.42  # height of a row of the overview
 TIE_COLOUR, LOSS_COLOUR = "#d5dae0", "#eef0f3"

@@ -1,5 +1,6 @@
 """Table and notes of a pipeline's comparison."""
 
+from whet.number_format import number, percent
 from whet.report.comparison.entries import (
     Cell,
     ComparisonView,
@@ -11,7 +12,6 @@ from whet.report.comparison.entries import (
     method_entry,
 )
 from whet.report.comparison.verdict import TRUTHS, compare_with_start, task_key
-from whet.report.formatting import number, percent
 
 AGAINST_START = frozenset({"gain", "wins", "pairwise", "kl"})  # columns that the start model has no value in
 

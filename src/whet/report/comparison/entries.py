@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.evaluate.measures import MEASURES, Measure, measure_of
-from whet.report.formatting import number
-from whet.report.series import Series, series, thin
+from whet.number_format import number
 from whet.runs.directory import RunDirectory
+from whet.runs.series import Series, series, thin
 
 Values = Mapping[str, Any]  # a part of comparison.json
 

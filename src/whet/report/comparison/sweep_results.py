@@ -9,6 +9,7 @@ from typing import Any
 from whet.errors import RunFailed
 from whet.evaluate.measures import MEASURES, Measure, measure_of
 from whet.evaluate.statistics import clipped, mean_interval, standard_error
+from whet.number_format import number, percent
 from whet.report.comparison.entries import (
     ACCURACY,
     Cell,
@@ -21,10 +22,9 @@ from whet.report.comparison.entries import (
     read_curves,
 )
 from whet.report.comparison.verdict import compare_with_best, error_over_examples, finished
-from whet.report.formatting import number, percent
-from whet.report.series import series
 from whet.runs.directory import RunDirectory
 from whet.runs.experiment_directories import ComparisonDirectory
+from whet.runs.series import series
 
 TARGET = 0.8  # of "steps to 80 %", for shares
 

@@ -11,8 +11,8 @@ from statistics import fmean
 
 from whet.evaluate.measures import Measure, measure_of
 from whet.evaluate.statistics import Interval, paired_interval, paired_means
+from whet.number_format import number
 from whet.report.comparison.entries import ACCURACY, Values
-from whet.report.formatting import number
 
 PAIRS = 2  # shared seeds that a paired difference needs
 BY_ACCURACY = measure_of(ACCURACY)

@@ -8,7 +8,7 @@ from typing import Any
 
 from whet.data.explore import Survey
 from whet.evaluate.statistics import mean_interval, wilson
-from whet.report.formatting import number, percent, signed
+from whet.number_format import number, percent, signed
 
 
 def facts(survey: Survey) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 
 from whet.data.explore import Survey
 from whet.errors import RunFailed
+from whet.number_format import number, percent
 from whet.report import figures as fig
 from whet.report.dataset.survey import length_rows, overview, quantile
-from whet.report.formatting import number, percent, render
+from whet.report.formatting import render
 from whet.runs.logs import reason, write_atomic
 
 BINS = 28  # at most

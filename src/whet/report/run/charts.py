@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whet.number_format import number
 from whet.report.figures import MARKED
-from whet.report.formatting import number
 from whet.report.run.training_curves import Line, Panel
-from whet.report.series import Series, thin
+from whet.runs.series import Series, thin
 
 WIDTH, HEIGHT = 380, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 22  # margins for labels

@@ -10,14 +10,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from markupsafe import Markup
 
-from whet.errors import RunFailed, UserError
+from whet.doctor.examine import config_of, examine_run, read_history
+from whet.doctor.findings import Finding
+from whet.doctor.rules.evaluation import verdict
+from whet.errors import RunFailed
 from whet.evaluate.measures import Measure, evaluations, measure_of
-from whet.report.formatting import duration, number, percent, render
+from whet.number_format import duration, number, percent
+from whet.report.formatting import render
 from whet.report.run.charts import chart
-from whet.report.run.health import HealthFinding, findings, verdict
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
@@ -72,21 +74,21 @@ def outcome_lines(run: RunDirectory) -> list[str]:
     found = evaluations(metrics, results)
     lines = [outcome_line(measure, rows) for measure, rows in found.items()]
     lines += _part_lines(metrics)
-    concluded = verdict(metrics, (results.get("best") or {}).get("metric", ""))
-    lines += [f"{'warning' if one.level == 'warning' else 'verdict'}: {one.sentence}" for one in concluded]
+    concluded = verdict(read_history(run), (results.get("best") or {}).get("metric", ""))
+    lines += [f"{'warning' if one.is_alarm else 'verdict'}: {one.sentence}" for one in concluded]
     best = results.get("best") or {}
     if best:
         by = f", {best['metric']} {measure_of(best['metric']).text(best['value'])}" if "metric" in best else ""
         lines.append(f"best model: {run.best_model()} (step {best['step']}{by}{_rounded_to(run)})")
-    others = (one for one in run_health(run) if one not in concluded)
-    return lines + [f"warning: {one.sentence}" for one in others if one.level == "warning"]
+    said = {one.sentence for one in concluded}
+    return lines + [f"warning: {one.sentence}" for one in _alarms_left(run) if one.sentence not in said]
 
 
 def outcome(run: RunDirectory) -> dict[str, Any]:
     """A finished run for scripts: its results, where its files are, the verdict and the warnings."""
     results = run.results() or {}
-    concluded = verdict(run.metrics(), (results.get("best") or {}).get("metric", ""))
-    warnings = [one.sentence for one in run_health(run) if one.level == "warning"]
+    concluded = verdict(read_history(run), (results.get("best") or {}).get("metric", ""))
+    warnings = [one.sentence for one in _alarms_left(run)]
     best = run.best_model()
     return {
         "run": str(run.path.absolute()),
@@ -129,21 +131,25 @@ def outcome_line(measure: Measure, rows: Sequence[Row]) -> str:
     return f"{measure.label}: {values}" + (f" ({', '.join(about)})" if about else "")
 
 
-def run_health(run: RunDirectory) -> list[HealthFinding]:
-    """Findings on the metrics of a run, after warnings about input files that changed and run files that were lost."""
+def run_health(run: RunDirectory) -> list[Finding]:
+    """What the doctor finds, after warnings about input files that changed and run files that were lost."""
     accepted = (run.inputs() or Inputs()).accepted
-    changed = [HealthFinding("note" if one.get("setting") else "warning", sentence_of(one)) for one in accepted]
-    lost = [HealthFinding("warning", f"lost: {one}") for one in (run.results() or {}).get("lost", ())]
-    return [*changed, *lost, *findings(run.metrics())]
+    changed = [
+        Finding(rule="changed-inputs", level="note" if one.get("setting") else "warning", sentence=sentence_of(one))
+        for one in accepted
+    ]
+    gone = (run.results() or {}).get("lost", ())
+    lost = [Finding(rule="lost-files", level="warning", sentence=f"lost: {one}") for one in gone]
+    return [*changed, *lost, *examine_run(run).findings]
+
+
+def _alarms_left(run: RunDirectory) -> list[Finding]:
+    """The alarms that hold at the end of a run."""
+    return [one for one in run_health(run) if one.is_alarm and one.until is None]
 
 
 def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> list[str]:
-    try:
-        config = yaml.safe_load(run.config_yaml())
-    except yaml.YAMLError as error:
-        raise UserError(f"{run.path}: its config is not valid YAML ({reason(error)}); put it back") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{run.path}: its config is no mapping of keys to values; put it back")
+    config = config_of(run)
     done = max((row["step"] for row in metrics), default=0)
     if results is None:
         steps = f"{done:,} of {config['steps']:,} steps" if "steps" in config else f"{done:,} steps"

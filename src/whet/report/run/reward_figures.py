@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from whet.evaluate.calibration import Bin, Slice
 from whet.evaluate.reward_reports import OutcomeReport, PairReport, ProcessReport, Report
 from whet.evaluate.statistics import Interval
+from whet.number_format import number
 from whet.report import figures as fig
-from whet.report.formatting import number
 
 Draw = Callable[[Axes], None]
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from whet.evaluate.measures import measures_in
+from whet.number_format import number
 from whet.report import figures as fig
-from whet.report.formatting import number
-from whet.report.series import Rows, Series, series, smooth, smoothing_window, thin
+from whet.runs.series import Rows, Series, series, smooth, smoothing_window, thin
 
 COLUMNS = 3
 BUCKETS = 400  # of the faint raw curve: about one per two pixels

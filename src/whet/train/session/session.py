@@ -29,6 +29,7 @@ from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.optimizers.optimizer import NotFinite, learning_rate, set_learning_rate
 from whet.train.session import resume
+from whet.train.session.alarms import AlarmWatch
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpoint_files import read_checkpoint, write_checkpoint
 from whet.train.session.checkpointed import Checkpointed
@@ -118,6 +119,8 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
+        size = sum(weights.numel() for weights in self.parts.policy.parameters())
+        self._alarms = AlarmWatch(self.config, self.run, self.world, self.progress, size)
         planned = gpu_forecast(self.config, self.parts, self.world)
         for note in (f"run: {self.run.path}", *disk, *self.parts.notes, *planned):
             self.progress.note(note)
@@ -126,7 +129,7 @@ class Session:
             self.progress.note(restarted)
         if checkpoint is None and self.config.eval.every_steps:
             before = self._evaluate(0)
-            self.run.log(0, before)
+            self._log(0, before)
             first = self._best_measure(before)
             size = first.sample_size(before)
             self.progress.note(f"before training: {first.label} {first.with_interval(before)}{size and f' {size}'}")
@@ -227,6 +230,7 @@ class Session:
         logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
         if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
             self.run.record(step, spelled(groups, self.parts.tokenizer))
+        self._alarms.keep(step, groups)
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
         if self.config.early_stopping.kl is not None:
@@ -239,12 +243,13 @@ class Session:
     def _conclude_step(self, step: int, logged: dict[str, float]) -> None:
         """Evaluates, logs and saves a step that is trained."""
         every = self.config.eval.every_steps
+        self._ended = self._ended or self._alarms.look(step, logged)
         if _due(every, step, self.config.steps) or (every and self._ended):
             logged = {**logged, **self._evaluate(step)}
             watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
             self._ended = self._ended or without_improvement(self.watched, self.config.early_stopping, watch)
         self._pending = {}
-        self.run.log(step, logged)
+        self._log(step, logged)
         self.run.log_times(step, self._timings)
         if logged.get("updates") == 0:
             self.progress.note(f"step {step}: nothing to learn from, so no update was made")
@@ -254,6 +259,10 @@ class Session:
         if _due(self.config.save.every_steps, step, self.config.steps) or self._stopping or self._ended:
             self._save(step)
         self.last = step
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log(step, metrics)
+        self._alarms.log(step, metrics)
 
     def _abandoning(self) -> AbstractContextManager[None]:
         return abandoning(self.interrupt, self.world)

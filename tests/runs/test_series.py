@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from whet.report.series import Series, series, smooth, smoothing_window, thin
+from whet.runs.series import Series, series, smooth, smoothing_window, thin
 
 
 def test_series_leaves_out_what_was_not_recorded_or_not_finite():

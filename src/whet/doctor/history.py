@@ -1,0 +1,175 @@
+"""What rules read: the metrics of a run up to a step, its settings, and some of its rollouts and answers."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from whet.doctor.settings import Settings
+from whet.evaluate.measures import Measure, headline
+from whet.runs.series import Rows, Series, series
+
+RECENT = 20  # steps of "now", if the run has at least twice as many
+FEW = 5  # steps averaged as the start
+SURE = 4.0  # standard errors by which a curve has moved
+SOLVED = 0.9  # held-out accuracy of a nearly solved task
+
+Row = Mapping[str, Any]
+NOTHING = Series((), ())
+
+
+class History:
+    """A run until some step."""
+
+    def __init__(
+        self,
+        *,
+        rows: Rows,
+        settings: Settings,
+        steps: int = 0,
+        rollouts: Mapping[int, Sequence[Row]] | None = None,
+        answers: Mapping[int, Sequence[Row]] | None = None,
+    ) -> None:
+        """`steps` of the whole run, 0 if unknown; rollouts of some steps; answers to held-out prompts, of some."""
+        self.rows, self.settings, self.steps = rows, settings, steps
+        self.rollouts, self.answers = rollouts or {}, answers or {}
+        self._columns: dict[str, Series] = {}  # of the whole run, shared by all its prefixes
+        self._last: int | None = None  # of a prefix
+
+    def until(self, step: int) -> History:
+        """The same run as it was after a step."""
+        earlier = History(
+            rows=self.rows[: bisect_right(self.rows, step, key=lambda row: int(row["step"]))],
+            settings=self.settings,
+            steps=self.steps,
+            rollouts={at: rows for at, rows in self.rollouts.items() if at <= step},
+            answers={at: rows for at, rows in self.answers.items() if at <= step},
+        )
+        self._fill()
+        earlier._columns, earlier._last = self._columns, step
+        return earlier
+
+    def _fill(self) -> None:
+        """Reads all columns of the whole run."""
+        for name in self.names:
+            self.series(name)
+
+    def series(self, name: str) -> Series:
+        """The finite values of a metric, as steps and values; empty if it was not logged."""
+        if name not in self._columns:
+            if self._last is not None:
+                return NOTHING
+            self._columns[name] = series(self.rows, name)
+        whole = self._columns[name]
+        if self._last is None:
+            return whole
+        count = bisect_right(whole.steps, self._last)
+        return whole if count == len(whole) else Series(whole.steps[:count], whole.values[:count])
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The names of all metrics."""
+        return {name for row in self.rows for name in row}
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return max((int(row["step"]) for row in self.rows), default=0)
+
+    @property
+    def every_rollout(self) -> list[Row]:
+        return [row for rows in self.rollouts.values() for row in rows]
+
+    @cached_property
+    def measure(self) -> Measure | None:
+        """The headline of the evaluations."""
+        return next((one for row in self.rows if (one := headline(row)) is not None), None)
+
+    def ends(self, measure: Measure | None = None) -> tuple[Row, Row] | None:
+        """First and last row with a measure (the headline) and its interval; None without two."""
+        measure = measure or self.measure
+        if measure is None:
+            return None
+        names = (measure.metric, *measure.interval)
+        rows = [row for row in self.rows if all(row.get(name) is not None for name in names)]
+        return (rows[0], rows[-1]) if len(rows) > 1 else None
+
+    @property
+    def is_solved(self) -> bool:
+        ends = self.ends()
+        return ends is not None and self._share(ends[1]) >= SOLVED
+
+    def _share(self, row: Row) -> float:
+        measure = self.measure
+        return float(row[measure.metric]) if measure is not None and measure.is_share else 0.0
+
+    @property
+    def has_gained(self) -> bool | None:
+        """Whether the held-out result is better than before training, intervals apart; None without two evaluations."""
+        ends, measure = self.ends(), self.measure
+        if ends is None or measure is None:
+            return None
+        low, high = measure.interval
+        if measure.is_higher_better:
+            return bool(ends[1][low] > ends[0][high])
+        return bool(ends[1][high] < ends[0][low])
+
+    @property
+    def has_lost(self) -> bool | None:
+        """Whether the held-out result is worse than before training, intervals apart."""
+        ends, measure = self.ends(), self.measure
+        if ends is None or measure is None:
+            return None
+        low, high = measure.interval
+        if measure.is_higher_better:
+            return bool(ends[1][high] < ends[0][low])
+        return bool(ends[1][low] > ends[0][high])
+
+
+def start(curve: Series) -> float:
+    """The mean of the first steps."""
+    return _mean(curve.values[:FEW])
+
+
+def recent(curve: Series) -> int:
+    """Number of steps of `now`: at most half of all, so that they do not overlap the start."""
+    return min(RECENT, (len(curve) + 1) // 2)
+
+
+def now(curve: Series) -> float:
+    """The mean of the last steps."""
+    return _mean(curve.values[-recent(curve) :])
+
+
+def last_steps(curve: Series) -> str:
+    count = recent(curve)
+    return "the last step" if count == 1 else f"the last {count} steps"
+
+
+def moved(curve: Series) -> float:
+    """By how many standard errors the last quarter of a curve is above its first; 0 for a short or constant one.
+
+    The noise of a step is estimated from differences of neighbours, which a slow trend hardly changes.
+    """
+    quarter = len(curve) // 4
+    if quarter < 2:
+        return 0.0
+    differences = [after - before for before, after in zip(curve.values, curve.values[1:], strict=False)]
+    noise = math.sqrt(sum(gap * gap for gap in differences) / (2 * len(differences)))
+    change = _mean(curve.values[-quarter:]) - _mean(curve.values[:quarter])
+    if noise == 0 or change == 0:
+        return 0.0 if change == 0 else math.copysign(math.inf, change)
+    return change / (noise * math.sqrt(2 / quarter))
+
+
+def share_above(curve: Series, limit: float) -> float:
+    """The share of the last steps that are above a limit."""
+    values = curve.values[-recent(curve) :]
+    return sum(value > limit for value in values) / len(values)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,11 @@
+"""The table of rules, in the order in which findings of one level are shown."""
+
+from whet.doctor.rules.completions import COMPLETIONS
+from whet.doctor.rules.evaluation import EVALUATION
+from whet.doctor.rules.exploration import EXPLORATION
+from whet.doctor.rules.preferences import PREFERENCES
+from whet.doctor.rules.rewards import REWARDS
+from whet.doctor.rules.sampler import SAMPLER
+from whet.doctor.rules.updates import UPDATES
+
+RULES = (*EVALUATION, *REWARDS, *UPDATES, *EXPLORATION, *COMPLETIONS, *SAMPLER, *PREFERENCES)

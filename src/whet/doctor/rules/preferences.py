@@ -1,0 +1,157 @@
+"""Rules on offline runs: preferences, reward models, supervised fine-tuning."""
+
+from __future__ import annotations
+
+from whet.doctor import thresholds as at
+from whet.doctor.findings import Finding
+from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, start
+from whet.doctor.rules.levels import newest
+from whet.number_format import number, percent
+
+CHANCE = 0.03  # an accuracy this near to ½ is that of a coin
+ACCURACIES = ("pair_accuracy", "label_accuracy", "outcome_accuracy", "step_accuracy")
+FAR = 5.0  # implicit reward (β·log-ratio) that both completions have lost
+FAR_NATS = 25.0  # log-ratio of a completion to the reference
+LEVEL = 0.9  # of the training pairs: learned by heart if the held-out ones are not
+
+
+def both_fall(history: History) -> Finding | None:
+    """Chosen and rejected completions both become far less likely: the margin grows on the way out of the data."""
+    chosen, rejected = history.series("rewards/chosen"), history.series("rewards/rejected")
+    if len(chosen) < 2 * FEW or len(rejected) < 2 * FEW:
+        return None
+    beta = history.settings.number("objective.beta", 0.1) or 0.1
+    lost = -now(chosen) / beta
+    if now(chosen) >= 0 or now(rejected) >= 0 or lost < FAR_NATS:
+        return None
+    return Finding(
+        rule="both-fall",
+        level="note" if history.has_gained else "warning",
+        sentence=f"the chosen completions have become less likely by {number(lost)} nats, the rejected ones by "
+        f"{number(-now(rejected) / beta)}, in {last_steps(chosen)}",
+        causes=("learning-rate-too-high", "beta-too-small", "overfitting"),
+        evidence=(newest(chosen, "rewards/chosen"), newest(rejected, "rewards/rejected")),
+    )
+
+
+def gap(history: History) -> Finding | None:
+    """Pairs of training are ranked far better than held-out ones."""
+    for name in ACCURACIES:
+        trained, held_out = history.series(name), history.series(f"eval/{name}")
+        if len(trained) < 2 * FEW or not len(held_out):
+            continue
+        distance = now(trained) - held_out.values[-1]
+        if distance < at.GAP or now(trained) < LEVEL:
+            continue
+        at_chance = abs(held_out.values[-1] - 0.5) < 3 * CHANCE
+        return Finding(
+            rule="train-held-out-gap",
+            level="warning",
+            sentence=f"{percent(now(trained))} of the training rows are right and {percent(held_out.values[-1])} of "
+            "the held-out ones: learned by heart",
+            causes=("noisy-labels", "overfitting") if at_chance else ("overfitting", "noisy-labels"),
+            evidence=(newest(trained, name), newest(held_out, f"eval/{name}")),
+        )
+    return None
+
+
+def at_chance(history: History) -> Finding | None:
+    """Neither training nor held-out rows are ranked better than by a coin."""
+    for name in ACCURACIES[:2]:
+        trained = history.series(name)
+        if len(trained) < 4 * FEW or len(trained) < history.steps / 3 or history.has_gained:
+            continue
+        if abs(now(trained) - 0.5) > 2 * CHANCE or moved(trained) > SURE:
+            continue
+        slow = history.settings.rate < history.settings.usual_rate / 20
+        causes = ("noisy-labels", "learning-rate-too-low", "learning-rate-too-high")
+        return Finding(
+            rule="chance-level",
+            level="warning",
+            sentence=f"{percent(now(trained))} of the rows are right in {last_steps(trained)}, as by a coin",
+            causes=("learning-rate-too-low", "noisy-labels") if slow else causes,
+            evidence=(newest(trained, name),),
+        )
+    return None
+
+
+def below_chance(history: History) -> Finding | None:
+    """Held-out rows are ranked the wrong way round."""
+    for name in ACCURACIES[:2]:
+        curve, high = history.series(f"eval/{name}"), history.series(f"eval/{name}_high")
+        if len(curve) < 2 or not len(high) or high.values[-1] >= 0.5 - CHANCE:
+            continue
+        return Finding(
+            rule="below-chance",
+            level="warning",
+            sentence=f"{percent(curve.values[-1])} of the held-out rows are right, fewer than by a coin",
+            causes=("swapped-labels", "noisy-labels"),
+            evidence=(newest(curve, f"eval/{name}"),),
+        )
+    return None
+
+
+def length_bias(history: History) -> Finding | None:
+    """The score of a reward model, or the preference of a policy, follows the length."""
+    curve = history.series("eval/length_score_correlation")
+    if len(curve) >= 2 and abs(curve.values[-1]) > at.LENGTH_BIAS:
+        return Finding(
+            rule="length-bias",
+            level="warning",
+            sentence=f"scores and lengths of held-out completions have a rank correlation of {curve.values[-1]:.2f}: "
+            "the reward model pays for length",
+            causes=("length-biased-data",),
+            evidence=(newest(curve, "eval/length_score_correlation"),),
+        )
+    chosen, rejected = history.series("length/chosen"), history.series("length/rejected")
+    if len(chosen) < FEW or len(rejected) < FEW or now(rejected) <= 0:
+        return None
+    factor = now(chosen) / now(rejected)
+    if factor < at.LONGER:
+        return None
+    return Finding(
+        rule="length-bias",
+        level="warning",
+        sentence=f"chosen completions are {factor:.1f} times as long as rejected ones: length alone tells them apart",
+        causes=("length-biased-data",),
+        evidence=(newest(chosen, "length/chosen"), newest(rejected, "length/rejected")),
+    )
+
+
+def loss_rises(history: History) -> Finding | None:
+    """The training loss is higher than at the start."""
+    curve = history.series("loss")
+    if history.settings.kind == "online" or len(curve) < 4 * FEW or moved(curve) < SURE:
+        return None
+    if now(curve) < 1.02 * start(curve):
+        return None
+    return Finding(
+        rule="loss-rises",
+        level="warning",
+        sentence=f"the training loss rose from {number(start(curve))} to {number(now(curve))}",
+        causes=("learning-rate-too-high", "noisy-labels"),
+        evidence=(newest(curve, "loss"),),
+    )
+
+
+def loss_stands(history: History) -> Finding | None:
+    """The training loss does not fall."""
+    curve = history.series("loss")
+    if history.settings.kind == "online" or len(curve) < 4 * FEW or len(curve) < history.steps / 3:
+        return None
+    if history.has_gained or abs(moved(curve)) >= SURE or not now(curve):
+        return None
+    settings = history.settings
+    slow = settings.rate < settings.usual_rate / 20
+    first = "learning-rate-too-low" if slow else "learning-rate-too-high"
+    others = ("noisy-labels",) if settings.kind != "sft" else ()
+    return Finding(
+        rule="loss-stands",
+        level="warning",
+        sentence=f"the training loss is {number(now(curve))} after {len(curve)} steps, as at the start",
+        causes=(first, *others, "learning-rate-too-high" if slow else "learning-rate-too-low"),
+        evidence=(newest(curve, "loss"),),
+    )
+
+
+PREFERENCES = (both_fall, gap, at_chance, below_chance, length_bias, loss_rises, loss_stands)

@@ -1,0 +1,71 @@
+"""The settings of a run as rules and causes read them: keys of its config, and how usual their values are."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["online", "sft", "preference", "reward"]
+
+SMALL = 20_000_000  # parameters; a model below it is trained with larger steps
+# Learning rates that usually work for Adam: of models from scratch or below SMALL, and of pre-trained ones.
+USUAL_RATES: dict[Kind, tuple[float, float]] = {
+    "online": (1e-3, 1e-6),
+    "sft": (1e-3, 1e-5),
+    "preference": (2e-4, 1e-6),
+    "reward": (5e-4, 1e-5),
+}
+ADAPTER_RATE = 10.0  # times that of full fine-tuning: Schulman et al. 2025, "LoRA Without Regret"
+# A metric of every step that tells what is trained, the first that was logged.
+KINDS: dict[str, Kind] = {"reward/mean": "online", "rewards/margin": "preference", "score/mean": "reward"}
+
+
+def kind_of(names: Collection[str]) -> Kind:
+    """What a run trains, by the names of its metrics."""
+    return next((kind for name, kind in KINDS.items() if name in names), "sft")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The config of a run; `parameters` of its model, 0 if unknown."""
+
+    config: Mapping[str, Any]
+    kind: Kind = "online"
+    parameters: int = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted key; the default where it, or a section above it, is absent or null."""
+        found: Any = self.config
+        for name in key.split("."):
+            if not isinstance(found, Mapping) or found.get(name) is None:
+                return default
+            found = found[name]
+        return found
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        found = self.get(key, default)
+        return float(found) if isinstance(found, int | float) else default
+
+    def is_own(self, key: str) -> bool:
+        """Whether a user's own function stands there, as `file.py:name` or `module:name`."""
+        return ":" in str(self.get(key, ""))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model is new, or far smaller than those that are pre-trained."""
+        return self.get("model.new") is not None or 0 < self.parameters < SMALL
+
+    @property
+    def usual_rate(self) -> float:
+        small, large = USUAL_RATES[self.kind]
+        if self.is_small:
+            return small
+        return large * (ADAPTER_RATE if self.get("model.lora") is not None else 1.0)
+
+    @property
+    def rate(self) -> float:
+        return self.number("optimizer.lr")
+
+    @property
+    def updates_a_step(self) -> int:
+        """Optimizer steps on the rollouts of one step, if none is left out."""
+        return int(self.number("update.epochs", 1) * self.number("update.minibatches", 1))

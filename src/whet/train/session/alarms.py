@@ -1,0 +1,71 @@
+"""The doctor beside a training run: says its alarms when they first hold, and may end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whet.config.loops import Training
+from whet.distributed.world import World
+from whet.doctor.causes import CAUSES
+from whet.doctor.findings import Finding
+from whet.doctor.watch import Watch
+from whet.runs.directory import RunDirectory
+from whet.runs.logs import plain_numbers
+from whet.train.session.callbacks import Progress
+
+CAUSES_TOLD = 2  # of an alarm
+ENDING = {"critical": ("critical",), "warning": ("critical", "warning"), "never": ()}  # early_stopping.alarm → levels
+
+
+class AlarmWatch:
+    """Only the process that writes the run looks; all end together."""
+
+    def __init__(self, config: Training, run: RunDirectory, world: World, progress: Progress, parameters: int) -> None:
+        """The metrics that the run has logged so far count."""
+        self._config, self._run, self._world, self._progress = config, run, world, progress
+        self._evaluated = -1  # newest evaluation whose answers were read
+        self._watch = None
+        if run.is_writer:
+            settings = config.model_dump(mode="json")
+            self._watch = Watch(settings, steps=config.steps, parameters=parameters, rows=run.metrics())
+
+    def keep(self, step: int, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """The rollouts of a step, if it will be looked at."""
+        if self._watch is not None and groups and self._watch.is_due(step):
+            self._watch.keep(step, [row for group in groups for row in group])
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """What the run logs of a step."""
+        if self._watch is not None:
+            self._watch.log(step, plain_numbers(metrics))
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> str:
+        """Says the alarms that this step brings, before its evaluation; returns why they end the run, else ''."""
+        found: list[Finding] = []
+        if self._watch is not None:
+            self._read_answers()
+            found = self._watch.look(step, plain_numbers(metrics))
+        for finding in found:
+            self._progress.note(f"{finding.level}: {told(finding)}; see whet doctor {self._run.path}")
+        rows = [{"rule": one.rule, "level": one.level, "finding": one.sentence} for one in found]
+        self._run.show(step, "doctor/alarms", rows)
+        levels = ENDING[self._config.early_stopping.alarm]
+        if not levels:
+            return ""
+        ends = self._world.max(float(any(finding.level in levels for finding in found)))
+        return (
+            f"the doctor found a fault, and early_stopping.alarm is {self._config.early_stopping.alarm}" if ends else ""
+        )
+
+    def _read_answers(self) -> None:
+        steps = self._run.answer_steps()
+        if steps and steps[-1] > self._evaluated and self._watch is not None:
+            self._evaluated = steps[-1]
+            self._watch.keep_answers(steps[-1], self._run.answers(steps[-1]))
+
+
+def told(finding: Finding) -> str:
+    """An alarm in a line: what, since when, and what may cause it."""
+    causes = " or ".join(CAUSES[name].sentence.partition(":")[0] for name in finding.causes[:CAUSES_TOLD])
+    return f"since step {finding.step}: {finding.sentence}" + (f" (perhaps {causes})" if causes else "")

@@ -115,10 +115,11 @@ def test_a_recipe_that_makes_rows_has_no_evaluations_to_raise(tmp_path: Path) ->
 
 def test_an_offline_recipe_takes_those_that_it_has(whet: Whet, tmp_path: Path) -> None:
     recipe = written(tmp_path, OFFLINE)
-    assert whet("train", recipe, "--batch-size", 3, "--seed", 7, "--out", tmp_path / "run").code == 0
+    words = ("--batch-size", 3, "--seed", 7, "--stop-on", "critical")
+    assert whet("train", recipe, *words, "--out", tmp_path / "run").code == 0
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert (config["batch_size"], config["seed"]) == (3, 7)
-    for flag in set(FLAGS) - {"--batch-size", "--seed"}:
+    assert (config["batch_size"], config["seed"], config["early_stopping"]["alarm"]) == (3, 7, "critical")
+    for flag in set(FLAGS) - set(words):
         sentence = (
             f"{flag} sets {FLAGS[flag].keys[0]}, which recipe {recipe} (loop offline) does not have: leave it out"
         )

@@ -57,6 +57,9 @@ FLAGS = {
     "--reference": KeyFlag(
         keys=("algorithm.kl.reference",), metavar=f"[{'|'.join(REFERENCES)}]", meaning="what the KL is measured to."
     ),
+    "--stop-on": KeyFlag(
+        keys=("early_stopping.alarm",), metavar="[warning|critical]", meaning="ends the run at an alarm of the doctor."
+    ),
 }
 
 
@@ -73,6 +76,7 @@ PartialLogprob = Annotated[str | None, _option("--partial-logprob")]
 BetaKl = Annotated[str | None, _option("--beta-kl")]
 KlWarmupTokens = Annotated[str | None, _option("--kl-warmup-tokens")]
 Reference = Annotated[str | None, _option("--reference")]
+StopOn = Annotated[str | None, _option("--stop-on")]
 
 
 class KeyFlagCommand(TyperCommand):

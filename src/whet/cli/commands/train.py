@@ -51,6 +51,7 @@ def train(  # noqa: PLR0917 - typer's
     beta_kl: key_flags.BetaKl = None,
     kl_warmup_tokens: key_flags.KlWarmupTokens = None,
     reference: key_flags.Reference = None,
+    stop_on: key_flags.StopOn = None,
 ) -> None:
     """Train from a recipe (SFT, DPO, GRPO, PPO …), or resume a run.
 
@@ -65,7 +66,7 @@ def train(  # noqa: PLR0917 - typer's
       whet train dpo model=DIR data=pairs.jsonl epochs=1
       whet train @last --resume
       whet train @last --resume steps=400
-      whet train grpo-sorting seed=1 --name second --json
+      whet train grpo-sorting seed=1 --name second --json --stop-on critical
       whet train grpo-sorting --out runs/first --restartable
       whet train grpo-sorting --reward-mode plus --horizon 6 --group-size 4
       torchrun --nproc-per-node 2 -m whet train grpo-sorting
@@ -73,8 +74,8 @@ def train(  # noqa: PLR0917 - typer's
     """
     from whet.recipe import read_any
 
-    values = (horizon, batch_size, group_size, seed, reward_mode, partial_logprob, beta_kl, kl_warmup_tokens, reference)
-    flags = dict(zip(key_flags.FLAGS, values, strict=True))
+    values = (horizon, batch_size, group_size, seed, reward_mode, partial_logprob, beta_kl, kl_warmup_tokens)
+    flags = dict(zip(key_flags.FLAGS, (*values, reference, stop_on), strict=True))
     if accept_changes and not resume:
         raise UserError("--accept-changes is for a resumed run: add --resume, or leave it out")
     _check_place(out, name, resume=resume, restartable=restartable)

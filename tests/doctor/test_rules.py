@@ -9,23 +9,6 @@ from whet.report.run.health import HealthFinding, findings
 from whet.train.explain.recipe_keys import recipe_keys
 
 
-def constant(name, value, steps=40, **more):
-    return [{"step": s, name: value, **more} for s in range(1, steps + 1)]
-
-
-def ramp(name, first, last, steps=40):
-    """Five steps at `first`, a straight line, twenty steps at `last`."""
-    values = [first] * 5 + [first + (last - first) * i / (steps - 25) for i in range(steps - 25)] + [last] * 20
-    return [{"step": s, name: value} for s, value in enumerate(values, start=1)]
-
-
-def evals(*means, half=0.05):
-    return [
-        {"step": 10 * i, "eval/accuracy": m, "eval/accuracy_low": m - half, "eval/accuracy_high": m + half}
-        for i, m in enumerate(means)
-    ]
-
-
 @pytest.mark.parametrize(
     ("means", "level", "sentence"),
     [

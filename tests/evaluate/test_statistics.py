@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.evaluate.rank_oracle import spearman
 from whet.evaluate import statistics
 from whet.evaluate.statistics import (
     Interval,
@@ -17,6 +18,7 @@ from whet.evaluate.statistics import (
     mean_interval,
     paired_interval,
     pass_at_k,
+    rank_correlation,
     t_quantile,
     wilson,
 )
@@ -267,3 +269,24 @@ def test_paired_interval_covers_the_true_difference(rates, spread):
         interval = paired_interval(first, second, trials=examples)
         hits += interval.low <= rates[0] - rates[1] <= interval.high
     assert hits / trials >= 0.94
+
+
+def test_a_rank_correlation_by_hand() -> None:
+    assert rank_correlation([1.0, 2.0, 3.0], [10.0, 100.0, 1000.0]) == pytest.approx(1)  # of ranks, not of values
+    assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1)
+    # Ranks 1.5, 1.5, 3 and 1, 2.5, 2.5, less 2 each: Σab = 0.5 − 0.25 + 0.5, Σa² = Σb² = 1.5.
+    assert rank_correlation([0.0, 0.0, 5.0], [1.0, 7.0, 7.0]) == pytest.approx(0.5)
+
+
+def test_a_constant_has_no_rank_correlation() -> None:
+    assert rank_correlation([1.0, 1.0], [1.0, 2.0]) is None
+    assert rank_correlation([1.0, 2.0], [3.0, 3.0]) is None
+    assert rank_correlation([], []) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_correlation_is_that_of_counted_ranks(seed: int) -> None:
+    draws = random.Random(seed)
+    pairs = [(draws.randint(0, 9), draws.randint(0, 9) / 7) for _ in range(30)]
+    first, second = zip(*pairs, strict=True)
+    assert rank_correlation(first, second) == pytest.approx(spearman(first, second), abs=1e-12)

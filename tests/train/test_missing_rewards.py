@@ -13,7 +13,8 @@ from whet.rollout import Group
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, StepOutcome
 from whet.train.online.missing import filled, least_rollouts
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows
+from whet.train.online.rollout_metrics import describe
+from whet.train.online.sampling import SampledGroups, rollout_rows
 from whet.train.online.update import update
 
 # Prompts of one token; three rollouts of the first and of the second prompt.

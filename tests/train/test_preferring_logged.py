@@ -62,6 +62,7 @@ def sigmoid(x: float) -> float:
 def by_hand(parts: Any, trainer: Any, name: str, units: Any, point: float = 0.0) -> dict[str, float]:
     """Everything that is logged but for the norm of the gradient."""
     losses, gaps, rewards = [], [], {True: [], False: []}
+    logprobs, lengths = ({True: [], False: []} for _ in range(2))
     for unit in units:
         own = [BETA * value for value in qualities(parts, trainer, name, unit)]
         if name in {"dpo", "simpo"}:
@@ -74,12 +75,21 @@ def by_hand(parts: Any, trainer: Any, name: str, units: Any, point: float = 0.0)
             rewards[unit.label].append(own[0])
             losses.append(sigmoid(-gap) if name == "kto" else -math.log(sigmoid(gap)))
         gaps.append(gap)
+        for row, is_chosen in zip(
+            unit.rows, (True, False) if name in {"dpo", "simpo"} else (unit.label,), strict=False
+        ):
+            logprobs[is_chosen].append(logprob(parts.policy, row))
+            lengths[is_chosen].append(sum(row.mask))
     return {
         "loss": np.mean(losses),
         accuracy_of(name): np.mean([gap > 0 for gap in gaps]),
         "rewards/margin": np.mean(gaps),
         "rewards/chosen": np.mean(rewards[True]),
         "rewards/rejected": np.mean(rewards[False]),
+        "logprobs/chosen": np.mean(logprobs[True]),
+        "logprobs/rejected": np.mean(logprobs[False]),
+        "length/chosen": np.mean(lengths[True]),
+        "length/rejected": np.mean(lengths[False]),
     }
 
 
@@ -235,7 +245,7 @@ def test_a_difference_that_is_rounding_is_a_tie() -> None:
     assert Tally(4).sums.dtype == torch.float64
     assert won.tolist() == [0.5, 0.5, 1.0, 0.0]
     assert sums.dtype == torch.float64
-    assert sums.tolist() == pytest.approx([2, 0, 0, 0, 4, 4, 4, 8], abs=1e-9)
+    assert sums.tolist() == pytest.approx([2, 0, 4, *[0, 0, 4, 4], *[0, 0, 4, 4]], abs=1e-9)
 
 
 def test_a_loss_that_is_no_number_says_what_it_was_computed_from(place: Any) -> None:

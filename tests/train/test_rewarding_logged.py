@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.contracts.fake_ranks import on_ranks
+from tests.evaluate.rank_oracle import spearman
 from tests.train import rows_on_disk as on_disk
 from tests.train.test_rewarding import DATA, score
 from whet.distributed.world import World
@@ -77,7 +78,22 @@ def by_hand(parts: Any, name: str, some: Any) -> dict[str, float]:
             for values, label in zip(found[0], one.data.labels, strict=True):
                 losses.append(np.log(np.exp(values).sum()) - values[label + 1])
                 right.append((np.exp(values[1:]).sum() >= np.exp(values[0])) == (label >= 0))
-    return {"loss": np.mean(losses), ACCURACIES[name]: np.mean(right), "score/mean": np.mean(scores)}
+    correlated = correlation(parts, name, some)
+    return {"loss": np.mean(losses), ACCURACIES[name]: np.mean(right), "score/mean": np.mean(scores)} | correlated
+
+
+def correlation(parts: Any, name: str, some: Any) -> dict[str, float]:
+    """Of lengths and scores, where the recipe takes the smallest step for that of a solution."""
+    lengths, scores = [], []
+    for one in some:
+        for row, at in zip(one.rows, one.places, strict=True):
+            found = read(parts, row, at)
+            lengths.append(sum(row.mask))
+            steps = [np.exp(values[1:]).sum() / np.exp(values).sum() for values in found] if name == "process" else []
+            scores.append(min(steps) if steps else found[-1][0])
+    if len(set(lengths)) < 2 or len(set(scores)) < 2:
+        return {}
+    return {"length/score_correlation": spearman(lengths, scores)}
 
 
 ACCURACIES = {"bradley_terry": "pair_accuracy", "outcome": "outcome_accuracy", "process": "step_accuracy"}
@@ -127,6 +143,7 @@ def test_the_held_out_side_by_hand(place: Any, name: str) -> None:
     assert found["eval/loss"] == pytest.approx(wanted["loss"], rel=1e-4)
     assert found["eval/loss"] != float(np.float32(found["eval/loss"]))  # many are added in double precision
     assert found[f"eval/{ACCURACIES[name]}"] == pytest.approx(wanted[ACCURACIES[name]])
+    assert found["eval/length_score_correlation"] == pytest.approx(wanted["length/score_correlation"])
     assert all(parameter.grad is None for parameter in parts.policy.parameters())
 
 

@@ -80,6 +80,7 @@ def test_a_step_by_hand(size: int, update: dict[str, Any]) -> None:
                 "loss": sum(losses) / 7,
                 "grad_norm": float(gradient.norm()),
                 "entropy": float(entropies[before].mean()),
+                "length/mean": 7 / 4,
             },
             rel=1e-5,
         )

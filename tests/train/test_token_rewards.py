@@ -26,7 +26,8 @@ from whet.runs.directory import RunDirectory
 from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.grading.wire import pack_batch, unpack_batch
 from whet.train.online import annotate as annotating
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows
+from whet.train.online.rollout_metrics import describe
+from whet.train.online.sampling import SampledGroups, rollout_rows
 from whet.train.setup.prompt_notes import reward_lines
 from whet.train.setup.token_grader import TokenGrader, answer_tokens
 from whet.train.start import resume_run, start_run

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.contracts.fake_ranks import on_ranks
 from tests.train.scenes import (
     ALONE,
     Table,
@@ -22,6 +23,7 @@ from tests.train.scenes import (
     pull,
 )
 from whet.config import OnlineConfig
+from whet.distributed.world import World
 from whet.errors import RunFailed
 from whet.records import Batch
 from whet.train.online import update as update_module
@@ -58,7 +60,8 @@ def test_the_gradient_of_grpo_by_hand() -> None:
     assert statistics["loss"] == pytest.approx(-(a - a - b + b) / 4, abs=1e-6)
     assert statistics["clip_fraction"] == 0
     assert statistics["updates"] == 1
-    assert list(statistics) == ["loss", "updates", "clip_fraction", "entropy", "approx_kl", "grad_norm"]
+    logged = ["loss", "updates", "clip_fraction", "entropy", "approx_kl", "grad_norm"]
+    assert list(statistics) == [*logged, "advantage/max", "advantage/positive", "ratio/max", "ratio/min"]
 
 
 def test_a_token_without_an_advantage_is_not_clipped() -> None:
@@ -140,6 +143,9 @@ def test_a_ratio_beyond_the_clip_no_longer_pulls() -> None:
     assert torch.allclose(policy.logits.grad, pull(policy, [[0, 0], [-a / 4], [-b / 12] * 3, [0]]), atol=1e-5)
     assert statistics["clip_fraction"] == pytest.approx(3 / 7)  # 2 + 1 of 7 tokens
     assert statistics["approx_kl"] == pytest.approx(math.e - 2, abs=1e-5)  # ρ − 1 − log ρ
+    assert (statistics["ratio/min"], statistics["ratio/max"]) == pytest.approx((math.e, math.e), rel=1e-5)
+    assert statistics["advantage/max"] == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-6))
+    assert statistics["advantage/positive"] == pytest.approx(3 / 7)
 
 
 def test_every_epoch_and_every_step_splits_the_prompts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,3 +304,38 @@ def test_the_mismatch_is_measured_and_limited() -> None:
         RunFailed, match=r"disagree by 0.2 nats .* \(limit 0.1\): the engine's weights are not those of the policy"
     ):
         prepared(policy, config_of({"preset": "grpo"}), error=0.2)
+
+
+def test_the_farthest_ratios_are_of_trained_tokens_of_all_passes_before_clipping() -> None:
+    policy = Table()
+    config = config_of({"preset": "grpo"}, micro_batch_tokens=1)
+    batch, _ = prepared(policy, config)
+    assert batch.logprobs_old is not None
+    for place, log_ratio in (((0, 1), 2.0), ((2, 3), -3.0), ((1, 2), 9.0)):  # the last one is padding
+        batch.logprobs_old[place] -= log_ratio
+    statistics = follow(policy, batch, config)
+    assert statistics["ratio/max"] == pytest.approx(math.exp(2), rel=1e-4)
+    assert statistics["ratio/min"] == pytest.approx(math.exp(-3), rel=1e-4)
+
+
+def test_ranks_agree_on_the_farthest_ratio_and_advantage() -> None:
+    """One prompt on each rank; one of three has none."""
+    tokens = {(0, 1): 2.0, (3, 1): -1.0}
+
+    def work(world: World) -> dict[str, float]:
+        policy, config = Table(), config_of({"preset": "grpo"})
+        batch, _ = prepared(policy, config)
+        assert batch.logprobs_old is not None
+        for place, log_ratio in tokens.items():
+            batch.logprobs_old[place] -= log_ratio
+        own = (batch.prompts % world.size == world.rank).nonzero()[:, 0]
+        mine = update_module.take_batch(batch, own)
+        return update_module.update(replace(learner_of(policy, config), world=world), mine, step=1)
+
+    alone = work(ALONE)
+    assert alone["ratio/max"] == pytest.approx(math.exp(2), rel=1e-5)
+    assert alone["ratio/min"] == pytest.approx(math.exp(-1), rel=1e-5)
+    for size in (2, 3):
+        for said in on_ranks(size, work):
+            for name in ("ratio/max", "ratio/min", "advantage/max", "advantage/positive"):
+                assert said[name] == pytest.approx(alone[name], rel=1e-6), name

@@ -1,4 +1,4 @@
-"""Means with 95 % intervals, unbiased pass@k, maj@k and best-of-n. Plain Python."""
+"""Means with 95 % intervals, unbiased pass@k, maj@k and best-of-n, rank correlation. Plain Python."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -233,3 +233,24 @@ def best_of_n_kl(n: int) -> float:
     if n < 1:
         raise ValueError(f"best-of-n needs n >= 1, got {n}")
     return math.log(n) - (n - 1) / n
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's ρ: the correlation of ranks, equal values at the mean of their ranks; None if either is constant."""
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        return None
+    one, other = _centred_ranks(first), _centred_ranks(second)
+    product = math.fsum(a * b for a, b in zip(one, other, strict=True))
+    return product / math.sqrt(math.fsum(a * a for a in one) * math.fsum(b * b for b in other))
+
+
+def _centred_ranks(values: Sequence[float]) -> list[float]:
+    """Ranks less their mean."""
+    ranks: dict[float, float] = {}
+    before = 0
+    for value, same in groupby(sorted(values)):
+        count = len(list(same))
+        ranks[value] = before + (count + 1) / 2
+        before += count
+    middle = (len(values) + 1) / 2
+    return [ranks[value] - middle for value in values]

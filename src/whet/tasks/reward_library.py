@@ -68,7 +68,7 @@ def repeated_share(items: Sequence[Hashable], n: int) -> float:
     total = len(items) - n + 1
     if total < 2:
         return 0.0
-    return 1.0 - len({tuple(items[start : start + n]) for start in range(total)}) / total
+    return 1.0 - len(set(zip(*(items[start:] for start in range(n)), strict=False))) / total
 
 
 def _text(completion: Any) -> str:

@@ -144,13 +144,18 @@ def _load(spec: str, weight: float, taken: set[str]) -> LoadedReward:
         if name in required:
             raise UserError(f"reward function '{spec}' requires '{name}', which whet does not offer: give it a default")
     return LoadedReward(
-        name=distinct(spec.rpartition(":")[2], taken),
+        name=part_name(spec, taken),
         weight=float(weight),
         call=call,
         accepts=frozenset(p.name for p in named),
         requires=required,
         accepts_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
+
+
+def part_name(spec: str, taken: set[str]) -> str:
+    """The part of a score that this function gives, beside parts of these names."""
+    return distinct(spec.rpartition(":")[2], taken)
 
 
 def distinct(name: str, taken: set[str]) -> str:

@@ -15,8 +15,9 @@ from whet.distributed.world import World
 from whet.runs.directory import RunDirectory
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, build_learner, build_offloading, cold_start, task_state
+from whet.train.online.rollout_metrics import describe, warn_of_equal_rewards
 from whet.train.online.rollouts import build_rollouts
-from whet.train.online.sampling import SampledGroups, describe, rollout_rows, told, warn_of_equal_rewards
+from whet.train.online.sampling import SampledGroups, rollout_rows, told
 from whet.train.online.update import update
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import Session
@@ -62,7 +63,7 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
 
             learner.settle(step, present)
             rows = rollout_rows(groups, batch, world)
-            described, tokens = describe(rows)
+            described, tokens = describe(rows, config.reward)
             warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described.get("reward/std", controllers.deviation)
             metrics = {**described, **groups.metrics(), **rollouts.metrics(), **metrics, **told(task, groups)}

@@ -1,9 +1,7 @@
 """Dynamic sampling: the groups of one step, resampled while the algorithm has kept too few of them."""
 
-import math
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Any
 
@@ -17,10 +15,7 @@ from whet.rollout import Group
 from whet.tasks.protocol import Adaptive, Task
 from whet.train.online.missing import filled, is_enough
 from whet.train.optimizers.optimizer import ask
-from whet.train.session.callbacks import Progress
 from whet.train.session.tolerated import RewardFailures
-
-FIRST_STEPS = 3  # in which equal rewards are told at once
 
 
 class SampledGroups:
@@ -124,68 +119,6 @@ def told(task: Task, sampled_groups: SampledGroups) -> dict[str, float]:
     ]
     gathered = sorted((row for rows in sampled_groups.world.gather(mine) for row in rows), key=lambda row: int(row[0]))
     return task.learn([(name, right) for _, group in gathered for name, right in group if right is not None])
-
-
-def warn_of_equal_rewards(described: Mapping[str, float], step: int, progress: Progress) -> None:
-    """Says at once, in the first steps, that no rollout was better than another; the report tells of later steps."""
-    if step <= FIRST_STEPS and described.get("reward/std") == 0:
-        progress.note(
-            f"warning: step {step}: all rewards are {described['reward/mean']:g}, so no rollout is better than another "
-            "and nothing can be learned from them"
-        )
-
-
-def describe(groups: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, float], int]:
-    """Metrics of a step's rollouts, and the number of sampled tokens."""
-    rows = [row for group in groups for row in group]
-    rewards = [row["reward"] for row in rows if row["reward"] is not None]
-    lengths = [sum(row["mask"]) for row in rows]
-    parts: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, value in row["parts"].items():
-            parts[name].append(value)
-    compared = [group for group in groups if len(group) > 1]  # a single rollout has no variance
-    flat = [len({row["reward"] for row in group} - {None}) == 1 for group in compared]
-    logged: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, value in row.get("logged", {}).items():
-            logged[name].append(value)
-    spread = {"reward/mean": statistics.fmean(rewards), "reward/std": statistics.pstdev(rewards)} if rewards else {}
-    metrics = {
-        **spread,
-        **{f"parts/{name}": statistics.fmean(values) for name, values in sorted(parts.items())},
-        **{f"logged/{name}": statistics.fmean(values) for name, values in sorted(logged.items())},
-        "length/mean": statistics.fmean(lengths),
-        "length/max": float(max(lengths)),
-        "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
-        **({"groups/zero_variance": statistics.fmean(flat)} if flat else {}),
-        **_matches(rows),
-        **_by_task(rows),
-    }
-    return metrics, sum(lengths)
-
-
-def _matches(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """With token rewards: the share of all sampled tokens that equal the real ones."""
-    compared = [(row["parts"]["match"], len(row["token_rewards"])) for row in rows if "token_rewards" in row]
-    total = sum(count for _, count in compared)
-    return {"tokens/match": math.fsum(share * count for share, count in compared) / total} if total else {}
-
-
-def _by_task(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of a mixture, for each task: its share of the rollouts, their mean reward, and the share that is correct."""
-    by_task: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        if "part" in row:
-            by_task[row["part"]].append(row)
-    metrics = {}
-    for name, some in sorted(by_task.items()):
-        metrics[f"tasks/{name}/share"] = len(some) / len(rows)
-        metrics[f"tasks/{name}/reward"] = statistics.fmean(row["reward"] for row in some)
-        correct = [row["parts"]["correct"] for row in some if "correct" in row["parts"]]
-        if correct:
-            metrics[f"tasks/{name}/correct"] = statistics.fmean(correct)
-    return metrics
 
 
 def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The optimizer steps on the rollouts of one step. Calls the cells of an algorithm without knowing which they are."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -30,11 +31,23 @@ class TokenSums:
     def __init__(self, device: torch.device) -> None:
         self.sums = {key: torch.zeros((), dtype=torch.float64, device=device) for key in STATISTICS + CRITIC_STATISTICS}
         self.agreement: Agreement | None = None  # set while the sampler is to be compared with the policy
+        # The largest of log π/π_old and of its negative, over trained tokens.
+        self._farthest = torch.full((2,), -math.inf, device=device)
 
     def add(self, **sums: Tensor) -> None:
         """Adds one micro-batch; __ in a keyword means / in a metric."""
         for key, value in sums.items():
             self.sums[key.replace("__", "/")] += value.detach()
+
+    def add_ratios(self, log_ratios: Tensor, mask: Tensor) -> None:
+        """Adds (B, T) log π/π_old of one micro-batch."""
+        if log_ratios.numel():
+            both = [sign.masked_fill(~mask, -math.inf).amax() for sign in (log_ratios, -log_ratios)]
+            self._farthest = torch.maximum(self._farthest, torch.stack(both))
+
+    def farthest(self) -> list[float]:
+        """The largest ratio π/π_old of this rank, and the largest π_old/π; 0 without a trained token."""
+        return [float(ratio) for ratio in self._farthest.double().exp().tolist()]
 
     def totals(self, world: World) -> dict[str, float]:
         totals = world.sum(torch.stack(list(self.sums.values()))).tolist()
@@ -66,7 +79,7 @@ def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
             continue
         break
     measured = {} if agreement is None else agreement.metrics(world, limit=learner.mismatch_limit)
-    return {**measured, **_report(learner, descents, tally, step)}
+    return {**measured, **_report(learner, descents, tally, step), **_extremes(batch, tally, world)}
 
 
 def _descend(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Descent | None:
@@ -183,6 +196,7 @@ def _count(
     (pull,) = torch.autograd.grad(losses.sum(), logprobs, retain_graph=True)
     assert micro.logprobs_old is not None
     log_ratio = logprobs.detach() - micro.logprobs_old
+    tally.add_ratios(log_ratio, mask)
     tally.add(
         tokens=mask.sum(),
         entropy=reading.entropies.sum(),
@@ -202,3 +216,16 @@ def _report(learner: Learner, descents: list[Descent], tally: TokenSums, step: i
         report[key] = max((descent.grad_norms[index] for descent in descents), default=0.0)
     loss = sum(descent.loss for descent in descents) / max(1, len(descents))
     return {"loss": loss, "updates": float(len(descents)), **report}
+
+
+def _extremes(batch: Batch, tally: TokenSums, world: World) -> dict[str, float]:
+    """Of the trained tokens of all ranks: largest advantage, share of positive ones, largest and smallest ratio."""
+    mask, advantages = batch.sequences.mask, batch.advantages
+    counts = torch.stack([mask.sum(), (mask & (advantages > 0)).sum()])
+    largest = float(advantages[mask].abs().amax()) if bool(mask.any()) else 0.0
+    gathered = world.gather([*counts.tolist(), largest, *tally.farthest()])
+    tokens, positive, largest_ones, above, below = zip(*gathered, strict=True)
+    if not sum(tokens):
+        return {}
+    found = {"advantage/max": max(largest_ones), "advantage/positive": sum(positive) / sum(tokens)}
+    return found | ({"ratio/max": max(above), "ratio/min": 1 / max(below)} if max(below) else {})

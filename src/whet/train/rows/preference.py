@@ -40,8 +40,10 @@ from whet.train.spreading.spread_models import held
 
 PREFERENCE_DATA = {"pair": ("pairs",), "label": ("pairs", "labelled")}  # unit of the loss → kinds of rows
 ROUNDING = 1e-4  # two passes over the same tokens may differ by this much: smaller margins are ties
-# Sums over units: of the loss's own measure of right and wrong, of margins, and of implicit rewards.
-TALLY = ("wins", "margins", "chosen", "rejected", "chosen_count", "rejected_count", "units", "tokens")
+# Of chosen (or desirable) and of rejected completions: sums of implicit rewards, log-probs and tokens; their number.
+SIDES = ("rewards", "logprobs", "tokens", "count")
+# Sums over units: of the loss's own measure of right and wrong, and of margins; their number; and the above.
+TALLY = ("wins", "margins", "units", *(f"{side}_{kind}" for side in ("chosen", "rejected") for kind in SIDES))
 
 
 class Tally:
@@ -91,7 +93,8 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
         if self.row.needs_means:
             self._remember(sums)
         at = {} if point is None else {"point": float(point)}
-        return {**metrics, **at, **_means(sums, self._accuracy)}, int(sums["tokens"])
+        tokens = int(sums["chosen_tokens"] + sums["rejected_tokens"])
+        return {**metrics, **at, **_means(sums, self._accuracy), **_sides(sums)}, tokens
 
     def measure_rows(self, held_out: Sequence[Unit]) -> dict[str, float]:
         """Loss, pair accuracy and margin; the interval of the accuracy counts clusters of similar rows."""
@@ -167,7 +170,7 @@ class PreferenceTrainer(OfflineTrainer[Unit]):
     def _remember(self, sums: Mapping[str, float]) -> None:
         """Updates the running means with the log-ratios of this step."""
         seen = [
-            (sums[kind] / sums[f"{kind}_count"] / self.row.beta, kind == "chosen")
+            (sums[f"{kind}_rewards"] / sums[f"{kind}_count"] / self.row.beta, kind == "chosen")
             for kind in ("rejected", "chosen")
             if sums[f"{kind}_count"]
         ]
@@ -236,29 +239,26 @@ def _shape(model: CausalLM) -> str:
 def _counted(row: Preference, supply: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The sums of `TALLY` over the units of a pass, and whether each unit was right."""
     if row.unit == "pair":
-        chosen, rejected = (
-            implicit_rewards(
-                row,
-                {
-                    "logprobs": supply[kind],
-                    "logprobs_ref": supply.get(f"{kind}_ref", supply[kind]),
-                    "tokens": supply[f"{kind}_tokens"],
-                },
-            )
-            for kind in ("chosen", "rejected")
-        )
-        gap = margins(chosen, rejected)
+        sides = []
+        for kind in ("chosen", "rejected"):
+            terms = {
+                "logprobs": supply[kind],
+                "logprobs_ref": supply.get(f"{kind}_ref", supply[kind]),
+                "tokens": supply[f"{kind}_tokens"],
+            }
+            sides.append((implicit_rewards(row, terms), terms["logprobs"], terms["tokens"]))
+        gap = margins(sides[0][0], sides[1][0])
         won = wins(torch.where(gap.abs() < ROUNDING, 0.0, gap), torch.zeros_like(gap))
-        tokens = supply["chosen_tokens"].sum() + supply["rejected_tokens"].sum()
     else:
         rewards, labels = implicit_rewards(row, supply), supply["labels"]
         level = torch.zeros_like(rewards) if supply["point"] is None else row.beta * supply["point"].expand_as(rewards)
         better, worse = torch.where(labels, rewards, level), torch.where(labels, level, rewards)
-        won, gap, tokens = wins(better, worse), margins(better, worse), supply["tokens"].sum()
-        chosen, rejected = rewards[labels], rewards[~labels]
-    counts = [len(chosen), len(rejected), len(won)]
-    sums = torch.stack([x.sum().double().cpu() for x in (won, gap, chosen, rejected)])
-    return torch.cat([sums, sums.new_tensor([*counts, int(tokens)])]), won
+        won, gap = wins(better, worse), margins(better, worse)
+        sides = [(rewards[some], supply["logprobs"][some], supply["tokens"][some]) for some in (labels, ~labels)]
+    sums = [won.sum(), gap.sum(), torch.tensor(len(won))]
+    for side in sides:
+        sums += [*(values.sum() for values in side), torch.tensor(len(side[0]))]
+    return torch.stack([x.double().cpu() for x in sums]), won
 
 
 def _means(sums: Mapping[str, float], accuracy: str) -> dict[str, float]:
@@ -267,6 +267,16 @@ def _means(sums: Mapping[str, float], accuracy: str) -> dict[str, float]:
     return {
         accuracy: sums["wins"] / units,
         "rewards/margin": sums["margins"] / units,
-        "rewards/chosen": sums["chosen"] / max(1.0, sums["chosen_count"]),
-        "rewards/rejected": sums["rejected"] / max(1.0, sums["rejected_count"]),
+        "rewards/chosen": sums["chosen_rewards"] / max(1.0, sums["chosen_count"]),
+        "rewards/rejected": sums["rejected_rewards"] / max(1.0, sums["rejected_count"]),
+    }
+
+
+def _sides(sums: Mapping[str, float]) -> dict[str, float]:
+    """Mean log-prob of a completion under the policy, and its mean length, of each side that there is."""
+    return {
+        f"{metric}/{side}": sums[f"{side}_{kind}"] / sums[f"{side}_count"]
+        for metric, kind in (("logprobs", "logprobs"), ("length", "tokens"))
+        for side in ("chosen", "rejected")
+        if sums[f"{side}_count"]
     }

@@ -4,8 +4,9 @@ Scores are read at places: the last token of a completion, all its tokens, or th
 over pairs, completions or steps of all ranks, so it is the same for any micro-batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,8 +26,10 @@ from whet.evaluate.reward_reports import (
     process_report,
     report_metrics,
 )
+from whet.evaluate.statistics import rank_correlation
 from whet.models.layers.decoder_config import autocast
 from whet.models.reward.reward_model import RewardModel, load_reward_model, new_reward_model, pack_through
+from whet.models.reward.scoring import aggregated
 from whet.models.reward.settings import BAD, RewardSettings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.text.tokenizers import with_padding
@@ -93,22 +96,34 @@ class RewardTrainer(OfflineTrainer[Judged]):
         return [judged(row, self.parts.tokenizer, self.model.settings, self.limit) for row in rows]
 
     def fit(self, rows: Sequence[Judged]) -> tuple[dict[str, float], int]:
-        seen: list[Tensor] = []
+        seen = Seen()
         metrics = self.descend(self._losses(rows, seen))
         tokens = self.world.sum(torch.tensor(sum(len(r.tokens) for one in rows for r in one.rows)))
-        right, total, count, scored = self.world.sum(torch.stack(seen).sum(dim=0)).tolist()
+        right, total, count, scored = self.world.sum(torch.stack(seen.sums).sum(dim=0)).tolist()
         metrics |= {ACCURACY_OF[self.model.kind]: right / max(1.0, count), "score/mean": total / max(1.0, scored)}
-        return metrics, int(tokens)
+        judged = chain.from_iterable(self.world.gather(seen.judged))
+        return metrics | _correlation("length/score_correlation", judged), int(tokens)
 
     def measure_rows(self, held_out: Sequence[Judged]) -> dict[str, float]:
         """Loss, accuracy with its interval, and the other metrics of this kind of reward model."""
-        loss = self.total(self._losses(self.world.shard(held_out), []))
-        return {"eval/loss": loss, **report_metrics(self.report(held_out))}
+        loss = self.total(self._losses(self.world.shard(held_out), Seen()))
+        told = self._told(held_out)
+        rows = chain.from_iterable(one.rows for one in held_out)
+        values = chain.from_iterable(told)
+        judged = [(float(sum(row.mask)), self._of_completion(some)) for row, some in zip(rows, values, strict=True)]
+        of_length = _correlation("eval/length_score_correlation", judged)
+        return {"eval/loss": loss, **report_metrics(self._report(held_out, told)), **of_length}
 
     @torch.no_grad()
     def report(self, held_out: Sequence[Judged]) -> Report:
         """Quality on rows of all ranks; intervals count clusters of similar rows."""
-        told = self.world.interleave([[row.tolist() for row in rows] for rows in self._meant(held_out)])
+        return self._report(held_out, self._told(held_out))
+
+    def _told(self, held_out: Sequence[Judged]) -> list[list[list[float]]]:
+        """What the model makes of every place of every row of these, on all ranks."""
+        return self.world.interleave([[row.tolist() for row in rows] for rows in self._meant(held_out)])
+
+    def _report(self, held_out: Sequence[Judged], told: Sequence[Sequence[Sequence[float]]]) -> Report:
         data = [one.data for one in held_out]
         clusters = [self.cluster(row) for row in data]
         if self.model.kind == "preference":
@@ -180,14 +195,27 @@ class RewardTrainer(OfflineTrainer[Judged]):
         with autocast(self.world.device):
             return self.model.scores(s.tokens, s.lengths, at, packing)
 
-    def _losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+    def _of_completion(self, values: Sequence[float]) -> float:
+        """The score of a completion from those at its places, as a `Scorer` gives it."""
+        if self.model.kind == "process":
+            return aggregated(values, self.model.settings.aggregation)
+        return values[-1]
+
+    def _note(self, seen: "Seen", right: Tensor, scores: Tensor, lengths: Tensor, counts: Tensor) -> None:
+        """Adds one pass; `counts` are the scores of each row."""
+        seen.sums.append(_seen(right, scores))
+        values = torch.split(self.model.meant(scores.detach()).cpu(), counts.tolist())
+        given = [self._of_completion(some.tolist()) for some in values]
+        seen.judged += zip(lengths.double().tolist(), given, strict=True)
+
+    def _losses(self, some: Sequence[Judged], seen: "Seen") -> Iterator[Tensor]:
         """The loss of each pass; they add up to the mean over all ranks."""
         if self.model.kind == "preference":
             yield from self._pair_losses(some, seen)
         else:
             yield from self._place_losses(some, seen)
 
-    def _pair_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+    def _pair_losses(self, some: Sequence[Judged], seen: "Seen") -> Iterator[Tensor]:
         gathered = float(self.world.sum(torch.tensor(len(some))))
         margins = torch.tensor([one.margin for one in some], device=self.world.device)
         sequences, places = self._stacked(some)
@@ -197,11 +225,12 @@ class RewardTrainer(OfflineTrainer[Judged]):
             scores = self._read(sequences, places, rows, groups[rows])
             chosen, rejected = scores[::2], scores[1::2]
             supply = {"chosen_scores": chosen, "rejected_scores": rejected, "margins": margins[rows[::2] // 2]}
-            seen.append(_seen(wins(chosen, rejected), scores))
+            lengths = sequences.mask[rows].sum(dim=1)
+            self._note(seen, wins(chosen, rejected), scores, lengths, torch.ones_like(rows))
             per_pair = ask_loss(self.loss, supply, shapes=(chosen.shape,))
             yield finite(per_pair.sum() / gathered, chosen=chosen, rejected=rejected)
 
-    def _place_losses(self, some: Sequence[Judged], seen: list[Tensor]) -> Iterator[Tensor]:
+    def _place_losses(self, some: Sequence[Judged], seen: "Seen") -> Iterator[Tensor]:
         """Every completion (outcome) or every step (process) has the same weight."""
         by_row = self.model.kind == "outcome"
         labels = [label for one in some for label in one.labels]
@@ -218,12 +247,28 @@ class RewardTrainer(OfflineTrainer[Judged]):
             # As on held-out rows: good or neutral against bad, and an outcome is judged by its last token.
             right = (self.model.meant(scores) >= 0.5) == (wanted != BAD)
             ends = torch.tensor([len(row) for row in mine], device=self.world.device).cumsum(dim=0) - 1
-            seen.append(_seen(right[ends] if by_row else right, scores))
+            lengths, counts = sequences.mask[rows].sum(dim=1), places[rows].sum(dim=1)
+            self._note(seen, right[ends] if by_row else right, scores, lengths, counts)
             supply = {"scores": scores, "labels": wanted, "classes": wanted}
             yield finite((ask_loss(self.loss, supply, shapes=(wanted.shape,)) * weights).sum(), scores=scores)
+
+
+class Seen:
+    """What the passes of a step saw."""
+
+    def __init__(self) -> None:
+        self.sums: list[Tensor] = []  # of each pass, as `_seen` gives them
+        self.judged: list[tuple[float, float]] = []  # length and score of every completion
 
 
 def _seen(right: Tensor, scores: Tensor) -> Tensor:
     """(4,): sums, then counts, of correct predictions and of scores."""
     sums = torch.stack([right.sum(), scores.detach().double().sum()]).cpu()
     return torch.cat([sums, sums.new_tensor([right.numel(), scores.numel()])])
+
+
+def _correlation(name: str, judged: Iterable[Sequence[float]]) -> dict[str, float]:
+    """Spearman's rank correlation of length and score as a metric of this name; none if either is constant."""
+    lengths, scores = zip(*judged, strict=True)
+    found = rank_correlation(lengths, scores)
+    return {} if found is None else {name: found}

@@ -67,10 +67,11 @@ def fit_sequences(
     losses = _losses(policy, sequences, objective, config, world, entropies)
     descent = descend(losses, [optimizer], world, max_grad_norm=config.update.max_grad_norm)
     assert descent is not None
-    sums = torch.stack([sequences.mask.sum(), sum(entropies, torch.zeros(())).double().to(world.device)])
-    tokens, entropy = world.sum(sums).tolist()
-    statistics = {"loss": descent.loss, "grad_norm": descent.grad_norms[0], "entropy": entropy / max(1.0, tokens)}
-    return statistics, int(tokens)
+    counts = torch.tensor([float(sequences.mask.sum()), len(sequences.mask)], dtype=torch.float64)
+    entropy = sum(entropies, torch.zeros(())).double()
+    tokens, rows, spread = world.sum(torch.cat([counts, entropy[None]])).tolist()
+    statistics = {"loss": descent.loss, "grad_norm": descent.grad_norms[0], "entropy": spread / max(1.0, tokens)}
+    return {**statistics, "length/mean": tokens / max(1.0, rows)}, int(tokens)
 
 
 class SFTTrainer(OfflineTrainer[Unit]):

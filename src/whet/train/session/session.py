@@ -28,6 +28,7 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.failures import GradingFailed
 from whet.tasks.loading import TaskFailed
 from whet.train.optimizers.optimizer import NotFinite, learning_rate, set_learning_rate
+from whet.train.optimizers.weight_change import WeightChange
 from whet.train.session import resume
 from whet.train.session.alarms import AlarmWatch
 from whet.train.session.callbacks import Progress
@@ -88,6 +89,7 @@ class Session:
         self._pending: dict[str, Any] = {}  # metrics and timings of a step that is trained and not yet evaluated
         self._begun_with: dict[str, Any] = {}  # numbers of `kept` when the step began
         self._timings: dict[str, float] = {}
+        self._weights = WeightChange(parts.optimizer)
         self._started = time.perf_counter()
 
     def __enter__(self) -> Session:
@@ -195,6 +197,7 @@ class Session:
             self._started = time.perf_counter()
             self._begun_with = {name: one.numbers() for name, one in self.kept.items()}
             set_learning_rate(self.parts.optimizer, learning_rate(step, self.config.steps, self.config.optimizer))
+            self._weights.remember()
             yield step
             if self._stopping and step < self.config.steps and not self._ended:
                 conclude()
@@ -227,7 +230,8 @@ class Session:
     ) -> None:
         """Logs the step; records rollouts, evaluates and saves a checkpoint if due."""
         self.tokens += tokens
-        logged = {**metrics, "lr": self.parts.optimizer.param_groups[0]["lr"], "tokens": float(self.tokens)}
+        rate = self.parts.optimizer.param_groups[0]["lr"]
+        logged = {**metrics, **self._weights.metrics(), "lr": rate, "tokens": float(self.tokens)}
         if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
             self.run.record(step, spelled(groups, self.parts.tokenizer))
         self._alarms.keep(step, groups)

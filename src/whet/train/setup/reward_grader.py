@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,9 +20,12 @@ from whet.records import Completion, Example, Sampled, Score
 from whet.rollout import sampled
 from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
+from whet.tasks.grading.reward_functions import part_name
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present
 from whet.train.setup.token_grader import TokenGrader
+
+MODEL_PART = "model"  # the part of a score that a reward model gives
 
 
 class ModelGrader:
@@ -65,7 +68,7 @@ class ModelGrader:
                     example=example,
                     text=text,
                 )
-            scores.append(replace(score, reward=reward, parts={**score.parts, **task, "model": number}))
+            scores.append(replace(score, reward=reward, parts={**score.parts, **task, MODEL_PART: number}))
         return scores
 
     def around(self, inner: Grader) -> "ModelGrader":
@@ -120,6 +123,15 @@ def score_completions(
 
 def _of_another_task(grader: Grader, task: Task) -> Grader:
     return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
+
+
+@cache
+def part_weights(reward: RewardConfig) -> Mapping[str, float]:
+    """Part of a score → its weight in the reward; empty where a task, or token rewards, put a reward together."""
+    weights: dict[str, float] = {}
+    for spec, weight in reward.plain()[0]:
+        weights[part_name(spec, set(weights))] = weight
+    return weights if reward.model is None else {**weights, MODEL_PART: reward.model.weight}
 
 
 class Rewarded(Protocol):

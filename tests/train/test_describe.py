@@ -155,6 +155,13 @@ def test_repetition_is_counted_within_prompts_groups_and_completions() -> None:
     assert found["rollouts/duplicates"] == 1 / 5
     assert found["rollouts/repeated_4grams"] == pytest.approx(0.5 / 5)
     assert found["prompts/duplicates"] == pytest.approx(1 / 3)
+    assert found["reward/contradictions"] == 1.0  # the one completion that equals an earlier one
+
+
+def test_equal_completions_with_other_rewards_contradict_the_first_one() -> None:
+    same = [row(0.5, [1]), row(0.5, [1]), row(1.0, [1]), row(None, [1]), row(1.0, [2])]
+    assert describe([same, [row(1.0, [1])]])[0]["reward/contradictions"] == 1 / 2
+    assert "reward/contradictions" not in describe([[row(0.5, [1]), row(0.5, [2])]])[0]
 
 
 def reward_of(**weights: float) -> RewardConfig:

@@ -60,7 +60,8 @@ def test_the_gradient_of_grpo_by_hand() -> None:
     assert statistics["loss"] == pytest.approx(-(a - a - b + b) / 4, abs=1e-6)
     assert statistics["clip_fraction"] == 0
     assert statistics["updates"] == 1
-    logged = ["loss", "updates", "clip_fraction", "entropy", "approx_kl", "grad_norm"]
+    logged = ["loss", "updates", "clip_fraction", "surrogate/wrong_sign", "entropy", "approx_kl", "grad_norm"]
+    assert statistics["surrogate/wrong_sign"] == 0
     assert list(statistics) == [*logged, "advantage/max", "advantage/positive", "ratio/max", "ratio/min"]
 
 
@@ -69,6 +70,17 @@ def test_a_token_without_an_advantage_is_not_clipped() -> None:
     batch, _ = prepared(policy, config, rewards=[[1.0, 1.0], [0.25, 0.75]])
     assert not batch.advantages[:2].any()
     assert follow(policy, batch, config)["clip_fraction"] == 0
+
+
+def backwards(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """REINFORCE with the wrong sign where the advantage is positive."""
+    return torch.where(advantages > 0, advantages, -advantages) * logprobs
+
+
+def test_a_loss_that_pushes_against_its_advantages_is_seen() -> None:
+    policy, config = Table(), config_of({"preset": "grpo", "surrogate": f"{__name__}:backwards"})
+    batch, _ = prepared(policy, config)
+    assert follow(policy, batch, config)["surrogate/wrong_sign"] == pytest.approx(3 / 7)  # 2 + 1 of 7 tokens
 
 
 def flat(logprobs: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def describe(groups: Groups, reward: RewardConfig | None = None) -> tuple[dict[s
         "truncated": statistics.fmean(row["finish"] == "length" for row in rows),
         **_group_kinds(groups),
         **_repetition(groups),
+        **_contradictions(groups),
         **_matches(rows),
         **_by_task(rows),
     }
@@ -149,6 +150,20 @@ def _repetition(groups: Groups) -> dict[str, float]:
         "rollouts/duplicates": sum(map(_again, texts)) / count,
         "rollouts/repeated_4grams": math.fsum(repeated_share(one, NGRAM) for group in texts for one in group) / count,
     }
+
+
+def _contradictions(groups: Groups) -> dict[str, float]:
+    """Of the completions that equal an earlier one of their prompt, the share with another reward; none equal: none."""
+    again = contradicted = 0
+    for group in groups:
+        first: dict[tuple[int, ...], float] = {}
+        for row in group:
+            if row["reward"] is None:
+                continue
+            reward = first.setdefault(tuple(compress(row["tokens"], row["mask"])), row["reward"])
+            contradicted += row["reward"] != reward
+        again += sum(row["reward"] is not None for row in group) - len(first)
+    return {"reward/contradictions": contradicted / again} if again else {}
 
 
 def _again(items: Sequence[Hashable]) -> int:

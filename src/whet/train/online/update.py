@@ -21,7 +21,7 @@ from whet.train.online.old_logprobs import Agreement
 from whet.train.optimizers.optimizer import Descent, ask_loss, descend, finite
 
 # Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).
-STATISTICS = ("clip_fraction", "entropy", "approx_kl", "tokens")
+STATISTICS = ("clip_fraction", "surrogate/wrong_sign", "entropy", "approx_kl", "tokens")
 CRITIC_STATISTICS = ("critic/clip_fraction", "critic/loss")
 
 
@@ -202,6 +202,7 @@ def _count(
         entropy=reading.entropies.sum(),
         approx_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
         clip_fraction=((pull == 0) & (micro.advantages != 0)).mul(mask).sum(),
+        surrogate__wrong_sign=(pull * micro.advantages > 0).mul(mask).sum(),
     )
     return losses
 

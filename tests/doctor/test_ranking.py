@@ -1,0 +1,96 @@
+"""From alarms to causes: votes by place and level, settings that are far from usual, causes that are ruled out."""
+
+import pytest
+
+from whet.doctor.causes import CAUSES
+from whet.doctor.diagnosis import NEXT, PASSED, ranked
+from whet.doctor.findings import Finding
+from whet.doctor.settings import Settings, kind_of
+from whet.train.explain.recipe_keys import recipe_keys
+
+USUAL = {"model": {"new": {"family": "gpt2"}}, "optimizer": {"lr": 1e-3}}
+
+
+def alarm(*causes, level="warning", **more):
+    return Finding(rule="r", level=level, sentence="s", causes=causes, **more)
+
+
+def votes(*findings, config=None):
+    settings = Settings(config=USUAL | (config or {}))
+    return {cause.name: cause.votes for cause in ranked(findings, settings)}
+
+
+def test_the_first_cause_of_an_alarm_gets_more_votes_than_the_next():
+    found = votes(alarm("stale-sampler", "leaked-evaluation", "critic-not-learning"))
+    assert found == pytest.approx({"stale-sampler": 1, "leaked-evaluation": NEXT, "critic-not-learning": NEXT**2})
+    assert list(found) == ["stale-sampler", "leaked-evaluation", "critic-not-learning"]
+
+
+def test_alarms_add_up_and_critical_ones_count_double():
+    both = votes(alarm("stale-sampler", "leaked-evaluation"), alarm("leaked-evaluation", level="critical"))
+    assert both == pytest.approx({"leaked-evaluation": 2 + NEXT, "stale-sampler": 1})
+    passed = votes(alarm("stale-sampler", until=7), alarm("leaked-evaluation"))
+    assert passed["stale-sampler"] == PASSED
+
+
+def test_notes_alone_have_no_cause():
+    assert votes(alarm("stale-sampler", level="note")) == {}
+    assert votes() == {}
+
+
+def test_a_setting_far_from_usual_is_suspected_first():
+    fall = alarm("wrong-sign", "learning-rate-too-high")
+    high = votes(fall, config={"optimizer": {"lr": 3e-2}})
+    assert next(iter(high)) == "learning-rate-too-high"
+    own = votes(fall, config={"algorithm": {"surrogate": "cells.py:mine"}})
+    assert next(iter(own)) == "wrong-sign"
+
+
+def test_what_the_settings_exclude_is_no_cause():
+    assert "kl-coefficient-too-high" not in votes(alarm("kl-coefficient-too-high", "noisy-reward"))
+    assert "target-kl-too-small" not in votes(alarm("target-kl-too-small", "noisy-reward"))
+    assert "too-many-updates" not in votes(alarm("too-many-updates", "noisy-reward"))
+    twice = {"update": {"epochs": 2, "minibatches": 1}}
+    assert "too-many-updates" in votes(alarm("too-many-updates", "noisy-reward"), config=twice)
+
+
+SETTINGS = [
+    {},
+    {"optimizer": {"lr": 1.0}},
+    {"optimizer": {"lr": 1e-9}, "algorithm": {"clip": {"low": 1e-4, "high": 1e-4}}},
+    {"algorithm": {"surrogate": "a.py:f", "kl": {"coefficient": 5.0, "reference": "frozen", "estimator": "a.py:g"}}},
+    {"reward": {"functions": [{"use": "a.py:f"}]}, "rollout": {"temperature": 0.1, "max_tokens": 4, "group": 4}},
+    {"update": {"epochs": 16, "minibatches": 8, "target_kl": 1e-5}, "critic": {"lr": 0.0}, "objective": {"beta": 1e-3}},
+    {"algorithm": {"entropy": {"coefficient": 1.0, "floor": 1.0}}, "steps": 3, "epochs": 8},
+]
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_changes_name_keys_that_recipes_have(name):
+    known = {row.key for row in recipe_keys()}
+    for config in SETTINGS:
+        settings = Settings(config=USUAL | config)
+        assert CAUSES[name].suspicion(settings) >= 0
+        for change in CAUSES[name].changes(settings):
+            assert change.key in known or change.key.startswith(("algorithm.clip", "objective.beta")), change.key
+
+
+def test_the_advised_learning_rate_is_the_usual_one_of_such_a_model():
+    def advised(config, name="learning-rate-too-high", **more):
+        (change,) = CAUSES[name].changes(Settings(config=config, **more))
+        return change.value
+
+    assert advised({"model": {"new": {}}, "optimizer": {"lr": 3e-2}}) == 1e-3
+    assert advised({"model": {"path": "m"}, "optimizer": {"lr": 1e-3}}) == 1e-6
+    assert advised({"model": {"path": "m"}, "optimizer": {"lr": 2e-6}}) == 4e-7  # not far: a fifth
+    assert advised({"model": {"path": "m", "lora": {"rank": 8}}, "optimizer": {"lr": 1e-3}}) == 1e-5
+    assert advised({"model": {"path": "m"}, "optimizer": {"lr": 1e-1}}, parameters=1000) == 1e-3
+    assert advised({"model": {"path": "m"}, "optimizer": {"lr": 1e-9}}, "learning-rate-too-low") == 1e-6
+    assert advised({"optimizer": {"lr": 1e-3}, "model": {"path": "m"}}, kind="preference") == 1e-6
+
+
+def test_what_a_run_trains_is_told_by_its_metrics():
+    assert kind_of({"loss", "reward/mean"}) == "online"
+    assert kind_of({"loss", "rewards/margin"}) == "preference"
+    assert kind_of({"loss", "score/mean"}) == "reward"
+    assert kind_of({"loss"}) == "sft"

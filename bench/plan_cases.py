@@ -38,9 +38,9 @@ def slots(count: int) -> str:
 CASES = (
     Case(name="smollm2 grpo", shape="smollm2", prompts=64, new=512),
     Case(name="smollm2 grpo small passes", shape="smollm2", prompts=32, overrides=(micro(4096),), limits=True),
-    Case(name="smollm2 sft", shape="smollm2", loss=SFT, prompts=128, new=512),
+    Case(name="smollm2 sft", shape="smollm2", loss=SFT, prompts=128, new=512, limits=True),
     Case(name="0.6b grpo", shape="qwen3", prompts=32, new=512),
-    Case(name="0.6b grpo kl", shape="qwen3", overrides=("algorithm.kl.coefficient=0.01", micro(8192))),
+    Case(name="0.6b grpo kl", shape="qwen3", overrides=("algorithm.kl.coefficient=0.01", micro(8192)), limits=True),
     Case(name="0.6b ppo", shape="qwen3", prompts=128, group=1, overrides=("algorithm=ppo", micro(8192))),
     Case(name="0.6b grpo long", shape="qwen3", prompts=8, prompt=512, new=1024, overrides=(micro(16384),)),
     Case(name="0.6b dpo", shape="qwen3", loss=DPO, prompts=64, new=256, overrides=(micro(8192),), limits=True),
@@ -74,7 +74,14 @@ CASES = (
     ),
     Case(name="1.7b grpo kl lora", shape="qwen3-1.7b", overrides=("model.lora=8", "algorithm.kl.coefficient=0.01")),
     Case(name="4b grpo recompute", shape="qwen3-4b", prompts=16, overrides=(RECOMPUTE, micro(8192), slots(64))),
-    Case(name="4b dpo lora", shape="qwen3-4b", loss=DPO, prompts=32, overrides=("model.lora=16", micro(4096))),
+    Case(
+        name="4b dpo lora",
+        shape="qwen3-4b",
+        loss=DPO,
+        prompts=32,
+        overrides=("model.lora=16", micro(4096)),
+        limits=True,
+    ),
     Case(
         name="8b grpo lora",
         shape="qwen3-8b",

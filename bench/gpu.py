@@ -14,6 +14,7 @@ import torch
 
 from bench import roofline
 from bench.command import run_command
+from bench.gpu_alone import gpu_alone
 from bench.job import Job, group_of, mixed_of
 from bench.machine import machine
 from bench.results import RESULTS, write_result
@@ -50,11 +51,12 @@ def main(arguments: Sequence[str]) -> None:
         with TemporaryDirectory(prefix="bench-") as place:
             directory = Path(place)
             is_large = parameter_count(SHAPES[name].config) > LARGE
-            model = (
-                large_directory(SHAPES[name], directory / "model", torch.device(device))
-                if is_large
-                else random_directory(SHAPES[name], directory / "model")
-            )
+            with gpu_alone(torch.device(device if is_large else "cpu")):
+                model = (
+                    large_directory(SHAPES[name], directory / "model", torch.device(device))
+                    if is_large
+                    else random_directory(SHAPES[name], directory / "model")
+                )
             for what in [options.only] if options.only else list(WORKLOADS):
                 if what == "step" and name not in (*STEP_MODELS, "tiny") and not options.model:
                     continue

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bench.clock import now, take_peak
+from bench.gpu_alone import gpu_alone
 from bench.job import Job
 from bench.kernel_times import kernel_times
 from whet.engines.native.native_engine import NativeEngine
@@ -28,31 +29,32 @@ def measure(job: Job) -> dict[str, Any]:
     requests = job.workload.requests()
     prompts = [Prompt(tokens=tokens, stream=(i,), limit=limit) for i, (tokens, limit) in enumerate(requests)]
     sampling = Sampling(max_tokens=job.workload.new_tokens[1], temperature=job.workload.temperature)
-    engine = NativeEngine(policy, tokenizer, max_sequences=job.workload.sequences, device=device)
-    runs = []
-    for _ in range(job.runs):
-        take_peak(device)
-        started = now(device)
-        groups = engine.generate(prompts, sampling, count=job.workload.group)
-        seconds = now(device) - started
-        completions = [completion for group in groups for completion in group]
-        check_lengths([len(c.tokens) for c in completions], [p.limit for p in prompts], job.workload.group)
-        decoding = now(device)
-        texts = tokenizer.decode_many([completion.tokens for completion in completions])
-        runs.append(
-            {
-                "seconds": seconds,
-                "text_seconds": now(device) - decoding,
-                "tokens": _tokens(completions),
-                "characters": sum(map(len, texts)),
-                "peak_bytes": take_peak(device),
-                "breakdown": engine.timings,
-            }
-        )
-    kernels = []
-    if device.type == "cuda":  # in a run of its own: to be watched costs time
-        kernels = kernel_times(lambda: engine.generate(prompts, sampling, count=job.workload.group))
-    engine.close()
+    with gpu_alone(device):
+        engine = NativeEngine(policy, tokenizer, max_sequences=job.workload.sequences, device=device)
+        runs = []
+        for _ in range(job.runs):
+            take_peak(device)
+            started = now(device)
+            groups = engine.generate(prompts, sampling, count=job.workload.group)
+            seconds = now(device) - started
+            completions = [completion for group in groups for completion in group]
+            check_lengths([len(c.tokens) for c in completions], [p.limit for p in prompts], job.workload.group)
+            decoding = now(device)
+            texts = tokenizer.decode_many([completion.tokens for completion in completions])
+            runs.append(
+                {
+                    "seconds": seconds,
+                    "text_seconds": now(device) - decoding,
+                    "tokens": _tokens(completions),
+                    "characters": sum(map(len, texts)),
+                    "peak_bytes": take_peak(device),
+                    "breakdown": engine.timings,
+                }
+            )
+        kernels = []
+        if device.type == "cuda":  # in a run of its own: to be watched costs time
+            kernels = kernel_times(lambda: engine.generate(prompts, sampling, count=job.workload.group))
+        engine.close()
     return {"runs": runs, "kernels": kernels}
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whet.report.run.health import findings
 
 from tests.cli.refusal import refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
@@ -14,7 +15,6 @@ from tests.contracts.command import Zygote, only_run
 from tests.contracts.test_resumption import differing, outcome
 from tests.tasks.test_grading import gone, wait_until
 from tests.tasks.test_reward_pool import workers_of
-from whet.report.run.health import findings
 from whet.runs.directory import RunDirectory
 
 REWARDS = """

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError("torch finds no CUDA device: run this on a GPU machine, or try it out with --quick")
     known = QUICK if options.quick else CASES
     cases = [case for case in known if _is_meant(case.name, options.only, options.skip)]
+    cases = [case for case in cases if case.limits or not options.limits_only]
     if not cases:
         raise UserError(f"no configuration is left: there are {', '.join(case.name for case in known)}")
     content: dict[str, Any] = {"what": "plan", "title": "plan", "quick": options.quick, "workload": {}, "sides": {}}
@@ -58,7 +59,12 @@ def main(arguments: Sequence[str]) -> None:
             steps, begun = following, time.perf_counter()
             if number + 1 < len(cases):
                 following = started(cases[number + 1], device, place / str(number + 1), options.steps, memory=None)
-            found = measured_case(case, device, steps, limits=not options.no_limits)
+            if options.limits_only:
+                steps.end()
+                found = predicted(case, device)
+                found["verdicts"] = verdicts(case, device, steps.place, found)
+            else:
+                found = measured_case(case, device, steps, limits=not options.no_limits)
             content["sides"][case.name] = {**found, "wall_seconds": time.perf_counter() - begun}
             print(line(case.name, content["sides"][case.name]), flush=True)
             content["workload"][case.name] = asdict(case)
@@ -70,10 +76,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def again(files: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Result files as one, with predictions by the formulas of now; a later measurement replaces an earlier one."""
+    """Result files as one, with predictions by the formulas of now; later measurements and limits replace earlier."""
     known = {case.name: case for case in CASES}
     results = [read_result(file) for file in files]
-    sides = {name: side for result in results for name, side in result["sides"].items() if name in known}
+    sides: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for name in known.keys() & result["sides"].keys():
+            side = result["sides"][name]
+            sides[name] = side if "missing" in side else {**sides.get(name, {}), **side}
     for name, side in sides.items():
         with TemporaryDirectory(prefix="bench-") as place:
             config = config_of(known[name], "cuda", Path(place), steps=1, tokenizer=False)
@@ -207,6 +217,12 @@ def line(name: str, side: Mapping[str, Any]) -> str:
     """One configuration on a line."""
     if "missing" in side:
         return f"{name}: {side['missing']}"
+    ran = "".join(
+        f"; {what}: {'as expected' if one['ran'] == one['expected'] else 'WRONG'}"
+        for what, one in side.get("verdicts", {}).items()
+    )
+    if "measured" not in side:
+        return f"{name}{ran}; wall {side['wall_seconds']:.0f} s"
     measured = side["measured"]
     seconds = f"{side['step_seconds']:.2f} s predicted, {measured['step_seconds']:.2f} s measured"
     peak = max(measured["peak_bytes"].values())
@@ -217,10 +233,6 @@ def line(name: str, side: Mapping[str, Any]) -> str:
     )
     parts = ", ".join(
         f"{moment} {side['seconds'].get(moment, 0):.2f}/{value:.2f}" for moment, value in measured["seconds"].items()
-    )
-    ran = "".join(
-        f"; {what}: {'as expected' if one['ran'] == one['expected'] else 'WRONG'}"
-        for what, one in side.get("verdicts", {}).items()
     )
     return f"{name}: {memory}; {seconds}{ran}\n  GiB {moments}\n  s {parts}\n  wall {side['wall_seconds']:.0f} s"
 
@@ -243,7 +255,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], help="configurations with this in their name")
     parser.add_argument("--skip", action="append", default=[], help="without configurations with this in their name")
     parser.add_argument("--steps", type=int, default=STEPS, help="at least 2; the first is apart")
-    parser.add_argument("--no-limits", action="store_true", help="without the runs in limited memory")
+    limits = parser.add_mutually_exclusive_group()
+    limits.add_argument("--no-limits", action="store_true", help="without the runs in limited memory")
+    limits.add_argument("--limits-only", action="store_true", help="nothing but the runs in limited memory")
     parser.add_argument(
         "--again", type=Path, nargs="+", metavar="FILE", help="measure nothing: join result files and predict again"
     )

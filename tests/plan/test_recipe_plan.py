@@ -139,7 +139,7 @@ def test_the_bytes_of_other_models_and_optimizers_by_hand() -> None:
     ppo = qwen("0.6B", "algorithm=ppo").plan.peaks
     assert ppo.placement.gradients == 4 * (2 * WEIGHTS + head)
     assert ppo.scratch == 128 * (8 * 1024 + 2 * (4 * 1024 + 2 * 4096 + 2 * 2048 + 3 * 3072) + 4 * 151_936)
-    assert ppo.needed == int(1.03 * ppo.peak) + 700 * 2**20 + ppo.scratch
+    assert ppo.needed == int(1.05 * ppo.peak) + 700 * 2**20 + ppo.scratch
     larger, embedding, vectors = 1_720_574_976, 151_936 * 2048, 28 * (2 * 2048 + 2 * 128) + 2048
     rewarded = qwen("0.6B", "reward.model=Qwen/Qwen3-1.7B").plan.peaks.placement
     assert rewarded.reward == 4 * (larger + 2048) + 2 * (larger - embedding - vectors)  # with its head

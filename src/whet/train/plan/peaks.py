@@ -27,7 +27,7 @@ from whet.train.setup.offload_choice import to_offload
 # Beside what is allocated: CUDA's context and the kernels' code, and blocks of the allocator that are free but of the
 # wrong size. A share of the peak, because every large tensor may leave a gap.
 CONTEXT_BYTES = 700 * 2**20
-FRAGMENTED = 0.03
+FRAGMENTED = 0.05
 PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # default of engine.max_sequences
 SCORED_TOKENS = 32_768  # of a pass of a reward model on a GPU
 BATCH_BYTES = 70  # of a token of the batch: ids, masks, log-probs of three models, advantages, weights

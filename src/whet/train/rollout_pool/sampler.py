@@ -14,7 +14,8 @@ from whet.models.text.tokenizers import load_tokenizer
 from whet.rollout import sample
 from whet.train.rollout_pool.hand_off import take_over
 from whet.train.rollout_pool.orders import Order, WorkerSetup, pack_samples, to_bytes
-from whet.train.setup.build import build_engine, keep_freed_memory, place
+from whet.train.setup.allocators import set_up_allocator
+from whet.train.setup.build import build_engine, place
 from whet.train.setup.lora_setup import attach_adapter
 
 
@@ -24,10 +25,9 @@ class Sampler:
     def __init__(self, setup: WorkerSetup) -> None:
         torch.set_num_threads(setup.threads)
         world = World.alone(setup.device)
-        if world.device.type == "cpu":
-            keep_freed_memory()
-        else:
+        if world.device.type == "cuda":
             torch.cuda.set_device(world.device)
+        set_up_allocator(world.device, expandable=setup.engine["name"] != "vllm")
         model, start = ModelConfig.model_validate(setup.model), Path(setup.start)
         directory = start if model.lora is None else resolve_model(model.path)
         policy = load_model(directory, keep_bf16=setup.keep_bf16)

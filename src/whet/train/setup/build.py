@@ -1,7 +1,5 @@
 """Builds what a config names: task, tokenizer, policy, engine, optimizer, algorithm."""
 
-import ctypes
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +37,7 @@ from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
 from whet.train.optimizers.optimizer import make_optimizer
+from whet.train.setup.allocators import set_up_allocator
 from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config
@@ -201,8 +200,7 @@ def _sampled(config: TrainConfig) -> tuple[list[Side], int, str]:
 
 def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
-    if world.device.type == "cpu":
-        keep_freed_memory()
+    set_up_allocator(world.device, expandable=config.engine.name != "vllm" or bool(config.engine.url))
     task, hides = training_task(config), _hides_tokens(config)
     if config.model.new is not None:
         named = named_tokenizer(config.model.new.tokenizer, task, masks=hides)
@@ -355,19 +353,3 @@ def _require_tokens_alone(new: NewModel, vocab_size: int) -> None:
             f"model.new.vocab_multiple {new.vocab_multiple} gives {rows} ids and there are {vocab_size} tokens, so "
             "rollouts would sample ids that are none: leave it out"
         )
-
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-NEVER = 2**31 - 1  # bytes: the largest allowed value
-
-
-def keep_freed_memory() -> bool:
-    """Keeps freed memory for the next tensor instead of returning it to the system; returns whether that is possible.
-
-    Every step frees and allocates as much as weights, gradients and activations need. The system zeroes new pages on
-    first use, which on a CPU takes a tenth of an update.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(TRIM_THRESHOLD, NEVER)) and bool(mallopt(MMAP_THRESHOLD, NEVER))

@@ -29,7 +29,7 @@ SORTING, PROBLEMS = "grpo-sorting", "studies/verifiable/word-problems.yaml"
 ROWS = "math_word_problems/mawps.jsonl.gz"
 HELD_OUT, VALIDATION = 400, 200  # rows of the results, and of the sweep
 LORA = ("model.lora=16",)
-RATES = {"full": (3e-6, 1e-5, 3e-5, 1e-4), "lora": (3e-5, 1e-4, 3e-4, 1e-3)}
+RATES = {"full": (1e-5, 3e-5, 1e-4, 3e-4), "lora": (1e-4, 3e-4, 1e-3, 3e-3)}
 MASTER_WEIGHTS = {
     "fp32": (),
     "fp32, moments in bf16": ("optimizer.name=adamw_bf16",),

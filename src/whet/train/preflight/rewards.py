@@ -31,11 +31,10 @@ def differ(grader: Grader, groups: Sequence[Group]) -> str:
         raise CheckFailed("a reward is not a finite number")
     low, high = min(rewards), max(rewards)
     if low < high:
-        even = sum(len({rollout.score.reward for rollout in group}) == 1 for group in groups)
-        return (
-            f"{len(rewards)} rollouts got {number(low)} to {number(high)}; "
-            f"{percent(1 - even / len(groups))} of {len(groups)} groups have rollouts that differ"
-        )
+        compared = [group for group in groups if len(group) > 1]
+        uneven = sum(len({rollout.score.reward for rollout in group}) > 1 for group in compared)
+        of_groups = f"; they differ in {percent(uneven / len(compared))} of {len(compared)} groups" if compared else ""
+        return f"{len(rewards)} rollouts got {number(low)} to {number(high)}{of_groups}"
     raise CheckFailed(f"all {len(rewards)} rollouts got {number(low)}: {CONSTANT}{_of_answers(grader, groups, low)}")
 
 

@@ -15,6 +15,7 @@ from whet.runs.logs import plain_numbers
 from whet.train.session.callbacks import Progress
 
 CAUSES_TOLD = 2  # of an alarm
+ENDED = "an alarm of the doctor"  # how the reason begins that a run was ended for
 ENDING = {"critical": ("critical",), "warning": ("critical", "warning"), "never": ()}  # early_stopping.alarm → levels
 
 
@@ -53,10 +54,10 @@ class AlarmWatch:
         levels = ENDING[self._config.early_stopping.alarm]
         if not levels:
             return ""
-        ends = self._world.max(float(any(finding.level in levels for finding in found)))
-        return (
-            f"the doctor found a fault, and early_stopping.alarm is {self._config.early_stopping.alarm}" if ends else ""
-        )
+        fatal = [finding for finding in found if finding.level in levels]
+        if not self._world.max(float(bool(fatal))):
+            return ""
+        return f"{ENDED}: {fatal[0].rule}: {fatal[0].sentence}" if fatal else ENDED  # other ranks do not look
 
     def _read_answers(self) -> None:
         steps = self._run.answer_steps()

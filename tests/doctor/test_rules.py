@@ -195,7 +195,7 @@ def test_a_run_that_learns_has_no_alarm_and_everything_is_judged():
     seen = diagnose(healthy_online())
     assert seen.alarms == ()
     assert seen.causes == ()
-    assert seen.level == "note" or seen.level == "ok"
+    assert seen.level in ("note", "ok")
     assert [one.rule for one in seen.unjudged] == []
     for kind in ("sft", "preference", "reward"):
         assert diagnose(healthy_offline(kind)).alarms == ()

@@ -45,9 +45,7 @@ def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
     current = {finding.rule for finding in last.alarms}
     findings += [one for rule, one in lasted.items() if rule not in current]
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Diagnosis(
-        findings=tuple(findings), causes=ranked(findings, history.settings), unjudged=last.unjudged
-    )
+    return Diagnosis(findings=tuple(findings), causes=ranked(findings, history.settings), unjudged=last.unjudged)
 
 
 def _lasted(history: History) -> dict[str, Finding]:

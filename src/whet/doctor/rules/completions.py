@@ -68,6 +68,8 @@ def _of_truncation(history: History) -> tuple[str, ...]:
     share = history.series("truncated")
     if len(length) and now(length) > start(length) * 1.2 and start(share) < at.TRUNCATED[1]:
         return ("reward-pays-length", "max-tokens-too-small", "no-stop-token")
+    if start(share) < at.TRUNCATED[0]:  # completions ended at first
+        return ("learning-rate-too-high", "no-stop-token", "max-tokens-too-small")
     if min(share.values) > 0.98:
         return ("no-stop-token", "max-tokens-too-small", "template")
     return ("max-tokens-too-small", "no-stop-token", "learning-rate-too-high")

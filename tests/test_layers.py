@@ -166,6 +166,7 @@ ROOMS_INSIDE = {
         "plan": {"setup", "optimizers"},
         "simulation": {"plan"},
         "check": set(),
+        "preflight": {"setup", "online", "rows", "optimizers", "plan", "spreading"},
         "start": {"online", "rows", "session", "setup", "explain"},
         "experiments": {"start", "session", "setup", "explain"},
     },

@@ -15,6 +15,7 @@ from whet.cli.commands import (
     compare,
     data,
     demo,
+    doctor,
     evaluate,
     launch,
     models,
@@ -45,6 +46,7 @@ Begin with:
   whet train grpo-sorting lr=1e-4    train; any key can be overridden
   whet launch slurm grpo-sorting     train elsewhere; also local, ray, skypilot, modal, k8s
   whet report @last                  learning curves and samples of the newest run
+  whet doctor @last                  what is wrong with it, and which key to change
   whet keys                          every key of a recipe
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
@@ -66,6 +68,7 @@ app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
 app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
 app.command("plan")(plan.plan)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # A file server keeps the lock of a machine that died for its lease, about a minute and a half.
 WAIT_SECONDS = 120.0
+ENDED_BY_ALARM = 3  # exit code
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its newest checkpoint, exactly.")]
 AcceptChanges = Annotated[
     bool,
@@ -58,6 +59,9 @@ def train(  # noqa: PLR0917 - typer's
     A recipe may also train a reward model, or be a pipeline of several runs. A run makes a directory with its config,
     metrics, rollouts, checkpoints, best model and report. Its path is printed at the end; progress goes to standard
     error. A resumed run may be given more steps, and other intervals of evaluations and checkpoints.
+
+    The doctor looks at a run while it trains, and its warnings are printed when they first hold. A run that --stop-on
+    ends is finished, with its report and best model, and the exit code is 3.
 
     \b
     Examples:
@@ -164,13 +168,17 @@ def _say_followed(added: Sequence[str], flags: Mapping[str, str | None]) -> None
 
 
 def _show(path: Path, *, as_json: bool) -> None:
+    """Prints where a finished run is; exits with a code of its own if an alarm of the doctor ended it."""
     from whet.runs.directory import RunDirectory
+    from whet.train.session.alarms import ENDED
 
-    if os.environ.get("RANK", "0") != "0":
-        return
-    if as_json:
-        from whet.report.run.page import outcome
+    run = RunDirectory.open(path, is_writer=False)
+    if os.environ.get("RANK", "0") == "0":
+        if as_json:
+            from whet.report.run.page import outcome
 
-        say_json(outcome(RunDirectory.open(path, is_writer=False)))
-    else:
-        say(str(path))
+            say_json(outcome(run))
+        else:
+            say(str(path))
+    if str((run.results() or {}).get("ended", "")).startswith(ENDED):
+        raise typer.Exit(ENDED_BY_ALARM)

@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from whet.config.loops import Training
 from whet.distributed.world import World
 from whet.doctor.causes import CAUSES
 from whet.doctor.findings import Finding
-from whet.doctor.watch import Watch
+from whet.doctor.rules.all_rules import RULES
+from whet.doctor.rules.rule import ANSWERS, ROLLOUTS
+from whet.doctor.watch import Alarms, Watch
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import plain_numbers
 from whet.train.session.callbacks import Progress
+from whet.train.session.checkpointed import Checkpointed
 
+# Rules that read rollouts or answers end no run: a resumed one does not have those of before.
+OF_ROLLOUTS = {name for rule in RULES if {ROLLOUTS, ANSWERS} & set(rule.reads) for name in rule.names}
 CAUSES_TOLD = 2  # of an alarm
+ENDED = "an alarm of the doctor"  # how the reason begins that a run was ended for
 ENDING = {"critical": ("critical",), "warning": ("critical", "warning"), "never": ()}  # early_stopping.alarm → levels
+
+
+class AlarmState(Checkpointed):
+    """The alarms so far: a resumed run ends at the same step as one that was never stopped."""
+
+    def __init__(self) -> None:
+        self.alarms = Alarms()
+
+    def numbers(self) -> dict[str, Any]:
+        return self.alarms.numbers()
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
+        self.alarms.restore(numbers)
 
 
 class AlarmWatch:
     """Only the process that writes the run looks; all end together."""
 
-    def __init__(self, config: Training, run: RunDirectory, world: World, progress: Progress, parameters: int) -> None:
-        """The metrics that the run has logged so far count."""
+    def __init__(self, config: Training, run: RunDirectory, world: World, progress: Progress) -> None:
         self._config, self._run, self._world, self._progress = config, run, world, progress
         self._evaluated = -1  # newest evaluation whose answers were read
-        self._watch = None
-        if run.is_writer:
-            settings = config.model_dump(mode="json")
-            self._watch = Watch(settings, steps=config.steps, parameters=parameters, rows=run.metrics())
+        self._state = AlarmState()
+        self._watch: Watch | None = None
+
+    @property
+    def kept(self) -> dict[str, Checkpointed]:
+        """What checkpoints hold of it, where alarms may end the run."""
+        return {"alarms": self._state} if ENDING[self._config.early_stopping.alarm] else {}
+
+    def begin(self, parameters: int) -> None:
+        """After the run is restored: the metrics that it has logged so far count."""
+        if self._run.is_writer:
+            settings, steps = self._config.model_dump(mode="json"), self._config.steps
+            rows, alarms = self._run.metrics(), self._state.alarms
+            self._watch = Watch(settings, steps=steps, parameters=parameters, rows=rows, alarms=alarms)
 
     def keep(self, step: int, groups: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         """The rollouts of a step, if it will be looked at."""
@@ -53,10 +84,10 @@ class AlarmWatch:
         levels = ENDING[self._config.early_stopping.alarm]
         if not levels:
             return ""
-        ends = self._world.max(float(any(finding.level in levels for finding in found)))
-        return (
-            f"the doctor found a fault, and early_stopping.alarm is {self._config.early_stopping.alarm}" if ends else ""
-        )
+        fatal = [finding for finding in found if finding.level in levels and finding.rule not in OF_ROLLOUTS]
+        if not self._world.max(float(bool(fatal))):
+            return ""
+        return f"{ENDED}: {fatal[0].rule}: {fatal[0].sentence}" if fatal else ENDED  # other ranks do not look
 
     def _read_answers(self) -> None:
         steps = self._run.answer_steps()
@@ -67,5 +98,5 @@ class AlarmWatch:
 
 def told(finding: Finding) -> str:
     """An alarm in a line: what, since when, and what may cause it."""
-    causes = " or ".join(CAUSES[name].sentence.partition(":")[0] for name in finding.causes[:CAUSES_TOLD])
+    causes = " or ".join(re.split("[:;]", CAUSES[name].sentence)[0] for name in finding.causes[:CAUSES_TOLD])
     return f"since step {finding.step}: {finding.sentence}" + (f" (perhaps {causes})" if causes else "")

@@ -72,7 +72,8 @@ class Session:
         self.config, self.run, self.world, self.parts, self.progress = config, run, world, parts, progress
         self.measure = measure  # further metrics of every evaluation
         self.scorers = scorers or {}  # evaluation set → grader of training, for its completions
-        self.kept = {name: one for name, one in (kept or {}).items() if one is not None}
+        self._alarms = AlarmWatch(config, run, world, progress)
+        self.kept = {name: one for name, one in {**(kept or {}), **self._alarms.kept}.items() if one is not None}
         self.last = self._saved = 0  # last completed step, and that of the newest checkpoint
         self.tokens = 0  # trained tokens so far
         self.best: dict[str, Any] = {}  # step, metric and value
@@ -121,8 +122,7 @@ class Session:
         self.run.track(
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
-        size = sum(weights.numel() for weights in self.parts.policy.parameters())
-        self._alarms = AlarmWatch(self.config, self.run, self.world, self.progress, size)
+        self._alarms.begin(sum(weights.numel() for weights in self.parts.policy.parameters()))
         planned = gpu_forecast(self.config, self.parts, self.world)
         for note in (f"run: {self.run.path}", *disk, *self.parts.notes, *planned):
             self.progress.note(note)

@@ -1,0 +1,318 @@
+"""Rules on both sides of their limits, and what they say."""
+
+import pytest
+
+from tests.doctor.made import constant, curve, evals, history, ramp, rollout
+from whet.doctor import thresholds as at
+from whet.doctor.rules import completions, evaluation, exploration, preferences, rewards, sampler, updates
+
+
+@pytest.mark.parametrize(
+    ("means", "level", "sentence"),
+    [
+        ((0.31, 0.5, 0.95), "ok", "held-out accuracy rose from 31.0% to 95.0%, intervals apart"),
+        ((0.31, 0.42), "ok", "held-out accuracy rose from 31.0% to 42.0%, intervals apart"),
+        ((0.31, 0.40), "note", "held-out accuracy went from 31.0% to 40.0%: intervals overlap, may be chance"),
+        ((0.40, 0.60, 0.40), "note", "held-out accuracy is 40.0%, as before training"),
+        ((0.80, 0.60), "warning", "held-out accuracy fell from 80.0% to 60.0%, intervals apart"),
+        ((0.80,), "note", "held-out accuracy is 80.0%; one evaluation cannot show progress"),
+    ],
+)
+def test_held_out_result(means, level, sentence):
+    found = evaluation.held_out_result(history(evals(*means)))
+    assert (found.level, found.sentence) == (level, sentence)
+
+
+def test_nothing_and_no_evaluation_are_said_plainly():
+    assert evaluation.held_out_result(history()).sentence == "nothing is recorded yet"
+    assert evaluation.held_out_result(history(constant("loss", 1.0))).sentence == "no held-out evaluation"
+    assert evaluation.held_out_result(history([{"step": 1, "eval/loss": 2.0}])) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "level", "word"),
+    [
+        ((2.0, 1.0, 1.04), "ok", "fell from 2 to 1.04"),
+        ((2.0, 1.0, 1.06), "warning", "rose from 1 at step 2 to 1.06: over-fitting"),
+        ((2.0, 1.99), "note", "little was learned"),
+    ],
+)
+def test_held_out_loss(losses, level, word):
+    found = evaluation.held_out_loss(history(curve("eval/loss", losses)))
+    assert found.level == level
+    assert word in found.sentence
+
+
+def test_a_loss_that_only_rises_blames_the_steps_before_the_rows():
+    rising = evaluation.held_out_loss(history(curve("eval/loss", [1.0, 2.0]), kind="sft"))
+    again = evaluation.held_out_loss(history(curve("eval/loss", [1.0, 0.5, 2.0]), kind="sft"))
+    assert (rising.causes[0], again.causes[0]) == ("learning-rate-too-high", "overfitting")
+
+
+def test_the_verdict_is_also_on_the_metric_that_chose_the_best_model():
+    bounds = {"eval/b/reward_low": -0.1, "eval/b/reward_high": 0.1}
+    rows = [row | {"eval/b/reward": 0.0} | bounds for row in evals(0.2, 0.2)]
+    rows[-1] |= {"eval/b/reward": 1.0, "eval/b/reward_low": 0.9, "eval/b/reward_high": 1.1}
+    first, second = evaluation.verdict(history(rows), "eval/b/reward")
+    assert "held-out accuracy is 20.0%, as before training" in first.sentence
+    assert second.sentence == "held-out reward on b rose from 0 to 1, intervals apart"
+    seen = history(rows)
+    assert len(evaluation.verdict(seen, "eval/accuracy")) == len(evaluation.verdict(seen)) == 1
+
+
+def test_reward_hacking_needs_a_rising_reward_and_a_falling_accuracy():
+    found = rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), evals(0.6, 0.4)))
+    assert found.level == "critical"
+    assert found.sentence == (
+        "reward rose from 0.2 to 0.9 while held-out accuracy fell from 60.0% to 40.0%: look for reward hacking"
+    )
+    flat = rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), evals(0.6, 0.56), steps=40))
+    assert flat.level == "warning"  # within the interval, and the run is more than a third done
+    early = history(ramp("reward/mean", 0.2, 0.9), evals(0.6, 0.56), steps=400)
+    assert rewards.reward_hacking(early) is None
+    assert rewards.reward_hacking(history(ramp("reward/mean", 0.9, 0.2), evals(0.6, 0.4))) is None
+    assert rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), evals(0.4))) is None
+    in_training = rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), ramp("correct", 0.6, 0.2)))
+    assert "the share of correct rollouts fell from 60 % to 20 %" in in_training.sentence
+
+
+def test_hacking_shows_the_best_paid_rollout_that_is_wrong():
+    rows = [rollout("good", 0.9, parts={"correct": 1.0}), rollout("padding", 0.8), rollout("bad", 0.1)]
+    found = rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), evals(0.6, 0.4), rollouts={40: rows}))
+    shown = found.evidence[-1]
+    assert shown.rollout == (40, 1)
+    assert shown.text == "the best-paid rollout that is wrong: 'padding'"
+
+
+def test_a_part_of_the_reward_that_never_moves():
+    rows = [{"step": step, "parts/short": 0.1 * step, "parts/digits": 0.0} for step in range(1, 20)]
+    found = rewards.silent_parts(history(rows))
+    assert found.sentence == "the reward part digits (0) was the same in all steps, so it taught nothing"
+    assert rewards.silent_parts(history([{k: row[k] for k in ("step", "parts/digits")} for row in rows])) is None
+    assert rewards.silent_parts(history([{**row, "parts/digits": float(row["step"])} for row in rows])) is None
+
+
+def test_a_reward_that_never_moves():
+    found = rewards.silent_reward(history(constant("reward/mean", 0.0, 30)))
+    assert found.level == "critical"
+    assert "reward was 0 in all 30 steps" in found.sentence
+    assert rewards.silent_reward(history(constant("reward/mean", 0.0, 30), [{"step": 31, "reward/mean": 0.01}])) is None
+    assert rewards.silent_reward(history(constant("reward/mean", 0.0, 4))) is None
+    cut = rewards.silent_reward(history(constant("reward/mean", 0.0), constant("truncated", 1.0)))
+    assert cut.causes[0] == "max-tokens-too-small"
+    own = {"reward": {"functions": [{"use": "a.py:f"}]}}
+    assert rewards.silent_reward(history(constant("reward/mean", 0.5), config=own)).causes[0] == "constant-reward"
+
+
+def test_a_saturated_reward_is_no_alarm_where_accuracy_rose():
+    rows = [*ramp("reward/mean", 0.2, 0.995), *constant("reward/max", 1.0), *constant("reward/std", 0.02)]
+    assert rewards.saturated_reward(history(rows, evals(0.3, 0.3))).level == "warning"
+    assert rewards.saturated_reward(history(rows, evals(0.3, 0.8))).level == "note"
+    assert rewards.saturated_reward(history(rows)).level == "note"  # nobody measured
+    below = [*ramp("reward/mean", 0.2, 0.97), *constant("reward/max", 1.0), *constant("reward/std", 0.02)]
+    assert rewards.saturated_reward(history(below, evals(0.3, 0.3))) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "level", "reason"),
+    [
+        (at.ZERO_VARIANCE[0] - 0.01, "ok", "teach something"),
+        (at.ZERO_VARIANCE[0] + 0.01, "note", "too easy or too hard"),
+        (at.ZERO_VARIANCE[1] + 0.01, "warning", "too easy or too hard"),
+    ],
+)
+def test_zero_variance(share, level, reason):
+    found = exploration.zero_variance(history(constant("groups/zero_variance", share)))
+    assert found.level == level
+    assert found.sentence.startswith(f"{100 * share:.0f} % of groups in the last 20 steps had zero variance: ")
+    assert reason in found.sentence
+
+
+@pytest.mark.parametrize(("name", "cause"), [("all_right", "prompts-too-easy"), ("all_wrong", "prompts-too-hard")])
+def test_zero_variance_says_which_side(name, cause):
+    seen = history(constant("groups/zero_variance", 0.8), constant(f"groups/{name}", 0.8))
+    assert exploration.zero_variance(seen).causes[0] == cause
+
+
+def test_zero_variance_of_a_solved_task_is_no_alarm():
+    rows = constant("groups/zero_variance", 0.9)
+    assert exploration.zero_variance(history(rows, evals(0.85, 0.89))).level == "warning"
+    assert exploration.zero_variance(history(rows, evals(0.85, 0.90))).level == "note"
+
+
+def test_now_means_the_last_twenty_steps_and_never_the_beginning():
+    late = [{"step": s, "truncated": 0.0 if s <= 100 else 0.37} for s in range(1, 121)]
+    found = completions.truncation(history(late))
+    assert found.sentence.startswith("37 % of completions in the last 20 steps were truncated")
+    short = [{"step": s, "truncated": 0.0 if s <= 3 else 0.5} for s in range(1, 7)]
+    assert completions.truncation(history(short)).sentence.startswith("50 % of completions in the last 3 steps")
+
+
+@pytest.mark.parametrize(
+    ("share", "level"),
+    [
+        (at.TRUNCATED[0] - 0.01, "ok"),
+        (at.TRUNCATED[0] + 0.01, "note"),
+        (at.TRUNCATED[1] - 0.01, "note"),
+        (at.TRUNCATED[1] + 0.01, "warning"),
+    ],
+)
+def test_truncation(share, level):
+    rows = constant("truncated", share)
+    found = completions.truncation(history(rows))
+    assert found.level == level
+    assert ("raise rollout.max_tokens" in found.sentence) == (level != "ok")
+    assert completions.truncation(history(rows, constant("tokens/match", 0.1))) is None
+    gained = completions.truncation(history(rows, evals(0.3, 0.8)))
+    assert not gained.is_alarm
+
+
+def test_completions_of_one_length_are_meant_to_be_cut():
+    rows = constant("truncated", 1.0)
+    fixed = {"rollout": {"max_tokens": 8, "min_tokens": 8}}
+    assert completions.never_ends(history(rows, config=fixed)) is None
+    assert completions.never_ends(history(rows, config={"rollout": {"max_tokens": 8}})).level == "warning"
+    assert completions.never_ends(history([*rows[:-1], {"step": 40, "truncated": 0.99}])) is None
+
+
+def test_control_tokens_need_half_of_the_rollouts():
+    def rows(count):
+        token = {"tokens": [1, 2, 50, 7, 50], "mask": [False] * 2 + [True] * 3, "finish": "length"}
+        odd = rollout(pieces=["a", "", "a"], **token)
+        plain = rollout(pieces=["a", "b", "a"], **token)
+        return {5: [odd] * count + [plain] * (8 - count)}
+
+    found = completions.unheeded_stop(history(rollouts=rows(4)))
+    assert found.sentence.startswith("50 % of the rollouts of step 5 write the control token 7")
+    assert found.evidence[0].rollout == (5, 0)
+    assert completions.unheeded_stop(history(rollouts=rows(3))) is None
+    ended = {5: [{**row, "finish": "stop"} for row in rows(8)[5]]}
+    assert completions.unheeded_stop(history(rollouts=ended)) is None
+
+
+def test_a_text_that_begins_with_one_letter_twice_is_no_template_fault():
+    def rows(texts, first=5):
+        tokens = [first, first, 9, 50]
+        return {1: [rollout(prompt=text, tokens=tokens, mask=[False] * 3 + [True]) for text in texts]}
+
+    assert completions.double_start(history(rollouts=rows(["aab", "aac", "aad", "aae"]))) is None
+    assert completions.double_start(history(rollouts=rows(["ab", "cd", "ef"]))) is None  # too few
+    assert completions.double_start(history(rollouts=rows(["ab", "cd", "ef", "gh"]))).level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "rule"),
+    [
+        (1.2, 0.01, "entropy-collapse"),
+        (0.1, 0.009, "entropy-collapse"),  # more than a tenth, but next to nothing
+        (4.0, 0.2, "entropy"),  # a twentieth, and still much in nats
+        (0.03, 0.02, "low-entropy"),
+        (1.0, 1.4, "entropy"),
+        (1.0, 1.6, "entropy-rise"),
+    ],
+)
+def test_entropy(first, last, rule):
+    assert exploration.entropy(history(ramp("entropy", first, last))).rule == rule
+
+
+def test_entropy_may_fall_when_something_was_learned():
+    fall = ramp("entropy", 1.2, 0.01)
+    assert not exploration.entropy(history(fall, evals(0.3, 0.95))).is_alarm
+    assert exploration.entropy(history(fall, evals(0.3, 0.31))).is_alarm
+    assert exploration.entropy(history(fall[:9])) is None
+
+
+@pytest.mark.parametrize(("value", "level"), [(0.1, "ok"), (0.6, "note"), (2.5, "warning")])
+def test_kl(value, level):
+    assert sampler.kl_to_reference(history(constant("kl", value))).level == level
+
+
+@pytest.mark.parametrize(
+    ("mean", "worst", "level", "words"),
+    [
+        (1e-7, 3e-6, "ok", "fine"),
+        (2e-3, 0.02, "note", "different kernels"),
+        (0.02, 0.8, "critical", "another sampling distribution"),  # rare, but large
+        (0.2, 0.8, "critical", "another sampling distribution"),
+    ],
+)
+def test_agreement(mean, worst, level, words):
+    found = sampler.agreement(history(constant("mismatch/mean", mean), constant("mismatch/max", worst)))
+    assert found.level == level
+    assert words in found.sentence
+
+
+def test_a_mismatch_that_grows_is_stale_weights():
+    rows = [*ramp("mismatch/mean", 1e-6, 0.3), *constant("mismatch/max", 1.0)]
+    assert sampler.agreement(history(rows)).causes[0] == "stale-sampler"
+    stale = history(rows, constant("staleness/max", 2.0))
+    assert sampler.agreement(stale).level == "ok"  # asked for
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.25, "note"), (0.45, "warning")])
+def test_clipping(share, level):
+    assert updates.clipping(history(constant("clip_fraction", share))).level == level
+    assert updates.clipping(history(constant("clip_fraction", 0.19))) is None
+
+
+def test_the_ratio_of_the_only_update_is_one():
+    rows = constant("ratio/max", 1 + at.RATIO_AT_START + 0.1)
+    assert updates.first_ratios(history(rows)).rule == "ratio-at-start"
+    assert updates.first_ratios(history(rows, config={"update": {"epochs": 2}})) is None
+    assert updates.first_ratios(history(rows, constant("staleness/max", 1.0))) is None
+    assert updates.first_ratios(history(constant("ratio/max", 1 + at.RATIO_AT_START))) is None
+
+
+def test_longer_without_gain():
+    paid = constant("length/reward_correlation", 0.7)
+
+    def seen(last, *more):
+        return rewards.longer_without_gain(
+            history(ramp("length/mean", 100, last), ramp("reward/mean", 0, 1), *more, config={"loop": "online"})
+        )
+
+    found = seen(200, paid, evals(0.5, 0.52))
+    assert found.sentence.startswith("length grew 2.0× while held-out accuracy did not rise")
+    assert seen(200, paid, evals(0.5, 0.7)) is None
+    assert seen(140, paid, evals(0.5, 0.5)) is None
+
+
+def test_gradient_spikes():
+    rows = [*constant("grad_norm", 0.5), {"step": 41, "grad_norm": 5.1}]
+    found = updates.gradient_spikes(history(rows))
+    assert found.sentence == "gradient norm at step 41 was 5.1, against 0.5 in the median step"
+    assert updates.gradient_spikes(history(constant("grad_norm", 0.5), [{"step": 41, "grad_norm": 4.9}])) is None
+
+
+def test_lost_numbers():
+    rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": None}, {"step": 3, "kl": None}, {"step": 4, "lr": None}]
+    found = updates.lost_numbers(history(rows))
+    assert found.level == "critical"
+    assert found.sentence.startswith("2 steps had a loss")
+    assert found.sentence.endswith("first step 2")
+    assert updates.lost_numbers(history(rows[:1])) is None
+
+
+def test_length_drift_and_calibration():
+    def drift(last):
+        return preferences.length_drift(history(curve("eval/length", [30.0, last]), kind="preference"))
+
+    assert drift(30.0 * at.DRIFT[0] - 1) is None
+    assert drift(30.0 * at.DRIFT[0] + 1).level == "note"
+    assert drift(30.0 * at.DRIFT[1] + 1).level == "warning"
+
+    def miscalibrated(first, last):
+        return preferences.miscalibration(history(curve("eval/calibration_error", [first, last]), kind="reward"))
+
+    assert miscalibrated(0.02, at.MISCALIBRATED[0] - 0.01) is None
+    assert miscalibrated(0.02, at.MISCALIBRATED[1] + 0.01).level == "warning"
+    assert miscalibrated(0.5, 0.4) is None  # better than before
+
+
+def test_both_fall_is_measured_in_nats():
+    """β 0.1: an implicit reward of −4 is a log-ratio of −40."""
+    rows = [*ramp("rewards/chosen", 0, -4), *ramp("rewards/rejected", 0, -6)]
+    config = {"objective": {"beta": 0.1}}
+    found = preferences.both_fall(history(rows, kind="preference", config=config))
+    assert "less likely by 40 nats, the rejected ones by 60" in found.sentence
+    assert preferences.both_fall(history(rows, kind="preference", config={"objective": {"beta": 0.5}})) is None

@@ -81,7 +81,6 @@ PAIRS = (
     "data=made/pairs.jsonl",
     "data.held_out_rows=200",
     "steps=60",
-    "epochs=null",
     "optimizer={lr: 1e-4, schedule: linear, warmup_steps: 5}",
     "eval.max_tokens=7",
 )
@@ -91,7 +90,6 @@ SCORED = (
     "data=made/pairs.jsonl",
     "data.held_out_rows=200",
     "steps=60",
-    "epochs=null",
     "optimizer={lr: 3e-4, schedule: linear, warmup_steps: 5}",
 )
 

@@ -14,7 +14,7 @@ from tests.contracts.command import Zygote, only_run
 from tests.contracts.test_resumption import differing, outcome
 from tests.tasks.test_grading import gone, wait_until
 from tests.tasks.test_reward_pool import workers_of
-from whet.report.run.health import findings
+from whet.doctor.examine import examine_run
 from whet.runs.directory import RunDirectory
 
 REWARDS = """
@@ -78,7 +78,7 @@ def test_failures_are_left_out_counted_told_and_written(whet: Whet, rewards: str
     assert evidence["error"].startswith("reward function crashes ended its process: the worker was killed by SIGKILL")
     assert {"step", "where", "example", "text"} <= evidence.keys()
     assert result.err.count("this completion is left out (reward.allowed_failures is 50), see ") == 1
-    sentences = [finding.sentence for finding in findings(run.metrics())]
+    sentences = [finding.sentence for finding in examine_run(run).findings]
     plural = "s" if counted > 1 else ""
     assert any(text.startswith(f"the reward failed on {counted} rollout{plural}, first in step") for text in sentences)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from whet.doctor.causes import CAUSES
-from whet.doctor.findings import LEVELS, Cause, Diagnosis, Finding
+from whet.doctor.findings import LEVELS, Cause, Diagnosis, Finding, Unjudged
 from whet.doctor.history import History
 from whet.doctor.rules.all_rules import RULES
 from whet.doctor.settings import Settings
@@ -16,7 +16,13 @@ NEXT = 0.6  # the vote for a cause, as a share of that for the one named before 
 def diagnose(history: History) -> Diagnosis:
     """What the rules say of a run as it is now."""
     findings = findings_of(history)
-    return Diagnosis(findings=findings, causes=ranked(findings, history.settings))
+    return Diagnosis(findings=findings, causes=ranked(findings, history.settings), unjudged=unjudged(history))
+
+
+def unjudged(history: History) -> tuple[Unjudged, ...]:
+    """The rules for such a run that lack what they read."""
+    missing = {rule: rule.missing(history) for rule in RULES if history.settings.kind in rule.kinds}
+    return tuple(Unjudged(rule=rule.names[0], symptom=rule.symptom, why=why) for rule, why in missing.items() if why)
 
 
 def findings_of(history: History) -> tuple[Finding, ...]:

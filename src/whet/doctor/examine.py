@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import yaml
 from whet.doctor.diagnosis import diagnose, findings_of, ranked
 from whet.doctor.findings import LEVELS, Diagnosis, Finding
 from whet.doctor.history import History
+from whet.doctor.recorded_facts import recorded_facts
 from whet.doctor.settings import Settings, kind_of
 from whet.doctor.watch import Alarms, stride
 from whet.errors import UserError
@@ -28,21 +29,25 @@ def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
     An alarm that held for a while and no longer does is kept, with the last step at which it did.
     """
     history = read_history(run)
-    history = history if until is None else history.until(until)
-    return over_time(history)
+    return over_time(history, recorded_facts(run)) if until is None else over_time(history.until(until))
 
 
-def over_time(history: History) -> Diagnosis:
-    """The diagnosis at the end, with the first step of each alarm, and the alarms that have passed."""
+def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
+    """The diagnosis at the end, with the first step of each alarm, and the alarms that have passed.
+
+    `facts` are findings that no rule makes.
+    """
     last, lasted = diagnose(history), _lasted(history)
-    findings = []
+    findings = list(facts)
     for one in last.findings:
         since = lasted.get(one.rule, one).step
         findings.append(replace(one, step=history.done if since is None else since) if one.is_alarm else one)
     current = {finding.rule for finding in last.alarms}
     findings += [one for rule, one in lasted.items() if rule not in current]
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Diagnosis(findings=tuple(findings), causes=ranked(findings, history.settings))
+    return Diagnosis(
+        findings=tuple(findings), causes=ranked(findings, history.settings), unjudged=last.unjudged
+    )
 
 
 def _lasted(history: History) -> dict[str, Finding]:

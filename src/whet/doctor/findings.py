@@ -55,12 +55,27 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Unjudged:
+    """A rule that could not look at the run."""
+
+    rule: str
+    symptom: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """All findings on a run, the most serious first, and the causes that explain its alarms, the likeliest first."""
 
     findings: tuple[Finding, ...]
     causes: tuple[Cause, ...]
+    unjudged: tuple[Unjudged, ...] = ()  # of the rules for this kind of run
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.is_alarm)
+
+    @property
+    def level(self) -> Level:
+        """The level of the most serious finding."""
+        return min((finding.level for finding in self.findings), key=LEVELS.index, default="ok")

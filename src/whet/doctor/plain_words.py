@@ -1,26 +1,31 @@
 """A diagnosis as lines of text and as JSON."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import yaml
 
-from whet.doctor.findings import Cause, Change, Diagnosis, Finding
+from whet.doctor.findings import Cause, Change, Diagnosis, Evidence, Finding
 
 SHOWN = 3  # causes that are told
+NAMED = 4  # rules that a line names
 
 
 def lines(diagnosis: Diagnosis, *, source: str = "") -> Iterator[str]:
-    """Symptoms with their evidence, then the likely causes with what to change."""
+    """Symptoms with their evidence, then the likely causes with what to change; `source`: the recipe of the run."""
     for finding in diagnosis.findings:
-        yield _headline(finding)
-        for seen in finding.evidence:
-            yield f"      {_evidence(seen.text, seen.metric, seen.step, seen.rollout)}"
-    if not diagnosis.causes:
+        yield f"{finding.level:>8}  {finding.sentence}{since(finding)}"
+        yield from (f"{'':10}{told(seen)}" for seen in finding.evidence)
+    yield from _not_judged(diagnosis)
+    yield ""
+    if not diagnosis.alarms:
         yield "no alarm: nothing that the doctor knows is wrong"
         return
-    yield ""
+    if not diagnosis.causes:
+        yield "no cause is known for this: read the lines above"
+        return
     yield "likely causes, the likeliest first:"
     for place, cause in enumerate(diagnosis.causes[:SHOWN], start=1):
         yield f"  {place}. {cause.name}: {cause.sentence}"
@@ -28,23 +33,32 @@ def lines(diagnosis: Diagnosis, *, source: str = "") -> Iterator[str]:
     first = diagnosis.causes[0]
     if source and first.changes:
         yield ""
-        yield f"again with the first of them: whet train {source} {' '.join(written(one) for one in first.changes)}"
+        yield f"again with that change: whet train {source} {' '.join(written(one) for one in first.changes)}"
 
 
-def _headline(finding: Finding) -> str:
-    since = ""
-    if finding.step is not None:
-        since = f" (since step {finding.step})"
-        if finding.until is not None:
-            since = f" (steps {finding.step} to {finding.until})"
-    return f"{finding.level:>8}  {finding.sentence}{since}"
+def _not_judged(diagnosis: Diagnosis) -> Iterator[str]:
+    """What could not be judged: a line for each reason."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for one in diagnosis.unjudged:
+        by_reason[one.why].append(one.rule)
+    for why, rules in by_reason.items():
+        more = f" and {len(rules) - NAMED} more" if len(rules) > NAMED else ""
+        yield f"{'–':>8}  not judged, because {why}: {', '.join(rules[:NAMED])}{more}"
 
 
-def _evidence(text: str, metric: str, step: int | None, rollout: tuple[int, int] | None) -> str:
-    where = "" if step is None else f" in step {step}"
-    if rollout is not None:
-        return f"{text}: rollout {rollout[1]} of step {rollout[0]}"
-    return f"{text}{where}" if metric or where else text
+def since(finding: Finding) -> str:
+    """When a finding held, in brackets; empty if that is not known."""
+    if finding.step is None:
+        return ""
+    return f" (since step {finding.step})" if finding.until is None else f" (steps {finding.step} to {finding.until})"
+
+
+def told(evidence: Evidence) -> str:
+    """Evidence with the place where it is found."""
+    if evidence.rollout is not None:
+        step, row = evidence.rollout
+        return f"{evidence.text} (row {row} of the rollouts of step {step})"
+    return evidence.text if evidence.step is None else f"{evidence.text} in step {evidence.step}"
 
 
 def written(change: Change) -> str:
@@ -58,8 +72,10 @@ def written(change: Change) -> str:
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
+        "level": diagnosis.level,
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "causes": [_cause(cause) for cause in diagnosis.causes],
+        "unjudged": [asdict(one) for one in diagnosis.unjudged],
     }
 
 

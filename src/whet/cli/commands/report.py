@@ -69,8 +69,9 @@ def _comparison(path: Path) -> dict[str, Any]:
 
 
 def _run(path: Path) -> dict[str, Any]:
+    from whet.doctor.examine import examine_run
     from whet.evaluate.measures import evaluations
-    from whet.report.run.page import run_health, write_report
+    from whet.report.run.page import write_report
     from whet.runs.directory import RunDirectory
 
     page, run = write_report(path), RunDirectory.open(path, is_writer=False)
@@ -86,7 +87,7 @@ def _run(path: Path) -> dict[str, Any]:
             ]
             for one, rows in measured.items()
         },
-        "health": [asdict(finding) for finding in run_health(run)],
+        "health": [asdict(finding) for finding in examine_run(run).findings],
     }
 
 

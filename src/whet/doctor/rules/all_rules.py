@@ -5,7 +5,8 @@ from whet.doctor.rules.evaluation import EVALUATION
 from whet.doctor.rules.exploration import EXPLORATION
 from whet.doctor.rules.preferences import PREFERENCES
 from whet.doctor.rules.rewards import REWARDS
+from whet.doctor.rules.rule import Rule
 from whet.doctor.rules.sampler import SAMPLER
 from whet.doctor.rules.updates import UPDATES
 
-RULES = (*EVALUATION, *REWARDS, *UPDATES, *EXPLORATION, *COMPLETIONS, *SAMPLER, *PREFERENCES)
+RULES: tuple[Rule, ...] = (*EVALUATION, *REWARDS, *UPDATES, *EXPLORATION, *COMPLETIONS, *SAMPLER, *PREFERENCES)

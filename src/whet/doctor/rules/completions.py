@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
 from whet.doctor.history import FEW, SURE, History, Row, last_steps, moved, now, start
 from whet.doctor.rules.levels import level_of, newest
+from whet.doctor.rules.rollout_evidence import evidence_of, largest, length, shown
+from whet.doctor.rules.rule import LONG, ONLINE, ROLLOUTS, USUAL, Rule
 from whet.number_format import percent
 
+FEWEST = 8  # rollouts that a share is taken of
 PROMPTS = 4  # different prompts that must begin alike before their beginning counts as a template's
 
 
@@ -31,8 +34,29 @@ def truncation(history: History) -> Finding | None:
         level=level,
         sentence=sentence + ": raise rollout.max_tokens or reward shorter answers",
         causes=_of_truncation(history),
-        evidence=(newest(share, "truncated"),),
+        evidence=(newest(share, "truncated"), *shown(history, "a truncated completion", _is_truncated)),
     )
+
+
+def never_ends(history: History) -> Finding | None:
+    """No completion has ended by a stop token or a stop string, in any step."""
+    share, settings = history.series("truncated"), history.settings
+    if len(share) < 2 * FEW or min(share.values) < 1 or len(history.series("tokens/match")):
+        return None
+    most = settings.number("rollout.max_tokens")
+    if most and settings.number("rollout.min_tokens") >= most:  # they are meant to be of one length
+        return None
+    return Finding(
+        rule="never-ends",
+        level="note" if history.has_gained or history.is_solved else "warning",
+        sentence=f"not one completion of {len(share)} steps ended by itself: all were cut at rollout.max_tokens",
+        causes=_of_truncation(history),
+        evidence=shown(history, "a truncated completion", _is_truncated),
+    )
+
+
+def _is_truncated(row: Row) -> bool:
+    return row.get("finish") == "length"
 
 
 def _of_truncation(history: History) -> tuple[str, ...]:
@@ -71,17 +95,11 @@ def repetition(history: History) -> Finding | None:
         level="warning" if now(curve) >= at.REPEATED[1] and grown else "note",
         sentence=f"{percent(now(curve))} of the 4-grams of a completion repeat an earlier one in {last_steps(curve)}",
         causes=("reward-pays-repetition", "reward-pays-length", "learning-rate-too-high") if grown else (),
-        evidence=(newest(curve, "rollouts/repeated_4grams"), *_most_repeated(history)),
+        evidence=(
+            newest(curve, "rollouts/repeated_4grams"),
+            *largest(history, "one of the longest rollouts", length),
+        ),
     )
-
-
-def _most_repeated(history: History) -> tuple[Evidence, ...]:
-    """The longest of the newest rollouts."""
-    for step in sorted(history.rollouts, reverse=True):
-        lengths = [sum(row["mask"]) for row in history.rollouts[step]]
-        if lengths:
-            return (Evidence(text="one of the longest rollouts", rollout=(step, lengths.index(max(lengths)))),)
-    return ()
 
 
 def double_start(history: History) -> Finding | None:
@@ -111,4 +129,105 @@ def _begins_twice(text: str) -> bool:
     return len(text) > 1 and text[0] == text[1]
 
 
-COMPLETIONS = (truncation, repetition, double_start)
+def unheeded_stop(history: History) -> Finding | None:
+    """Completions that write a control token and are sampled on until they are cut: it is no stop."""
+    return _control_tokens(
+        history,
+        rule="unheeded-stop",
+        places=lambda row: range(1, len(row["pieces"]) - 1) if _is_truncated(row) else (),
+        what="write the control token {token} and were sampled on until they were cut: it ends no completion",
+        causes=("no-stop-token", "template"),
+    )
+
+
+def own_header(history: History) -> Finding | None:
+    """Completions that begin with a control token: the policy writes the assistant's header that the prompt lacks."""
+    return _control_tokens(
+        history,
+        rule="own-header",
+        places=lambda row: (0,) if len(row["pieces"]) > 1 else (),
+        what="begin with the control token {token}: the prompt lacks the header of the assistant's turn",
+        causes=("template",),
+    )
+
+
+def _control_tokens(
+    history: History,
+    *,
+    rule: str,
+    places: Callable[[Row], Iterable[int]],
+    what: str,
+    causes: tuple[str, ...],
+) -> Finding | None:
+    """Whether one control token (whose text is empty) stands at such places in most rollouts of the newest step."""
+    for step in sorted(history.rollouts, reverse=True):
+        rows = [(place, row) for place, row in enumerate(history.rollouts[step]) if row.get("pieces")]
+        if len(rows) < FEWEST:
+            continue
+        having: dict[int, list[int]] = {}  # token → places of rows
+        for place, row in rows:
+            chosen = list(compress(row["tokens"], row["mask"]))
+            for token in {chosen[number] for number in places(row) if row["pieces"][number] == ""}:
+                having.setdefault(token, []).append(place)
+        token = max(having, key=lambda one: len(having[one]), default=None)
+        if token is None or len(having[token]) < at.CONTROL_TOKEN * len(rows):
+            return None
+        first = having[token][0]
+        return Finding(
+            rule=rule,
+            level="warning",
+            sentence=f"{percent(len(having[token]) / len(rows))} of the rollouts of step {step} "
+            + what.format(token=token),
+            causes=causes,
+            evidence=(evidence_of("one of them", step, first, history.rollouts[step][first]),),
+        )
+    return None
+
+
+COMPLETIONS = (
+    Rule(
+        look=truncation,
+        names=("truncation",),
+        symptom="many completions reach rollout.max_tokens",
+        reads=("truncated",),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=never_ends,
+        names=("never-ends",),
+        symptom="no completion of the run has ended by itself",
+        reads=("truncated",),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=repetition,
+        names=("repetition",),
+        symptom="completions repeat their own 4-grams more and more",
+        reads=("rollouts/repeated_4grams",),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=double_start,
+        names=("double-start-token",),
+        symptom="every prompt begins with the same token twice (two BOS)",
+        reads=(ROLLOUTS,),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=unheeded_stop,
+        names=("unheeded-stop",),
+        symptom="completions write a control token and go on after it (a stop that is not in the stops)",
+        reads=(ROLLOUTS,),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=own_header,
+        names=("own-header",),
+        symptom="completions begin with a control token: the prompt has no generation header",
+        reads=(ROLLOUTS,),
+        kinds=ONLINE,
+    ),
+)

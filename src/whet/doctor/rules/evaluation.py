@@ -6,6 +6,7 @@ from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
 from whet.doctor.history import History, Row
 from whet.doctor.rules.levels import newest
+from whet.doctor.rules.rule import ANSWERS, OFFLINE, ONLINE, ROLLOUTS, Rule
 from whet.evaluate.measures import Measure, measure_of
 from whet.number_format import percent
 
@@ -147,4 +148,33 @@ def _plain(text: str) -> str:
     return "".join(letter for letter in text.casefold() if letter.isalnum())
 
 
-EVALUATION = (held_out_result, held_out_loss, trained_on_held_out, answers_in_prompts)
+EVALUATION = (
+    Rule(
+        look=held_out_result,
+        names=("held-out", "held-out-fell"),
+        symptom="the held-out result fell, its intervals apart",
+        reads=(),
+    ),
+    Rule(
+        look=held_out_loss,
+        names=("held-out-loss", "overfitting"),
+        symptom="the held-out loss rises again (over-fitting)",
+        reads=("eval/loss",),
+        steps=2,
+        kinds=OFFLINE,
+    ),
+    Rule(
+        look=trained_on_held_out,
+        names=("leaked-evaluation",),
+        symptom="held-out prompts are also trained on, in the same words",
+        reads=(ROLLOUTS, ANSWERS),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=answers_in_prompts,
+        names=("answer-in-prompt",),
+        symptom="the expected answer stands in the prompt",
+        reads=(ANSWERS,),
+        kinds=ONLINE,
+    ),
+)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import FEW, History, last_steps, now, start
+from whet.doctor.history import FEW, History, Row, last_steps, now, start
 from whet.doctor.rules.levels import level_of, newest
+from whet.doctor.rules.rollout_evidence import shown
+from whet.doctor.rules.rule import ONLINE, SHORT, USUAL, Rule
 from whet.number_format import percent
 
 
@@ -105,8 +107,13 @@ def zero_variance(history: History) -> Finding | None:
         level=level,
         sentence=f"{sentence}: {verdict}",
         causes=causes,
-        evidence=(newest(share, "groups/zero_variance"),),
+        evidence=(newest(share, "groups/zero_variance"), *shown(history, "a rollout that taught nothing", _is_even)),
     )
+
+
+def _is_even(row: Row) -> bool:
+    """Whether a rollout was no better or worse than those of its group."""
+    return row.get("reward") is not None and row.get("advantage") == 0
 
 
 def _of_wrong(history: History) -> tuple[str, ...]:
@@ -149,4 +156,44 @@ def duplicate_rollouts(history: History) -> Finding | None:
     )
 
 
-EXPLORATION = (entropy, near_uniform, zero_variance, duplicate_prompts, duplicate_rollouts)
+EXPLORATION = (
+    Rule(
+        look=entropy,
+        names=("entropy", "entropy-collapse", "entropy-rise", "low-entropy"),
+        symptom="the entropy collapses, rises into noise, or is next to nothing from the start",
+        reads=("entropy",),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=near_uniform,
+        names=("near-uniform-sampling",),
+        symptom="a high temperature keeps rollouts near noise and nothing is learned",
+        reads=("entropy", "reward/mean"),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=zero_variance,
+        names=("zero-variance",),
+        symptom="groups have equal rewards: all right, or all wrong",
+        reads=("groups/zero_variance",),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=duplicate_prompts,
+        names=("duplicate-prompts",),
+        symptom="the same prompts are drawn again and again",
+        reads=("prompts/duplicates",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=duplicate_rollouts,
+        names=("duplicate-rollouts",),
+        symptom="the rollouts of a prompt are identical",
+        reads=("rollouts/duplicates",),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Finding
 from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, start
-from whet.doctor.rules.levels import newest
+from whet.doctor.rules.levels import level_of, newest
+from whet.doctor.rules.rule import LONG, OFFLINE, USUAL, Rule
 from whet.number_format import number, percent
 
 CHANCE = 0.03  # an accuracy this near to ½ is that of a coin
@@ -118,6 +119,43 @@ def length_bias(history: History) -> Finding | None:
     )
 
 
+def length_drift(history: History) -> Finding | None:
+    """Answers to held-out prompts become longer and longer."""
+    curve = history.series("eval/length")
+    if len(curve) < 2 or curve.values[0] <= 0:
+        return None
+    factor = curve.values[-1] / curve.values[0]
+    level = level_of(factor, at.DRIFT)
+    if level == "ok":
+        return None
+    return Finding(
+        rule="length-drift",
+        level=level,
+        sentence=f"answers to held-out prompts are {factor:.1f} times as long as before training: "
+        f"{number(curve.values[-1])} tokens",
+        causes=("length-biased-data", "beta-too-small"),
+        evidence=(newest(curve, "eval/length"),),
+    )
+
+
+def miscalibration(history: History) -> Finding | None:
+    """The probabilities of a reward model differ from how often it is right, more than at the start."""
+    curve = history.series("eval/calibration_error")
+    if len(curve) < 2:
+        return None
+    level = level_of(curve.values[-1], at.MISCALIBRATED)
+    if level == "ok" or curve.values[-1] <= curve.values[0]:
+        return None
+    return Finding(
+        rule="miscalibration",
+        level=level,
+        sentence=f"the probabilities of the reward model are off by {percent(curve.values[-1])} on average on held-out "
+        f"rows, {percent(curve.values[0])} before training",
+        causes=("overfitting", "noisy-labels", "learning-rate-too-high"),
+        evidence=(newest(curve, "eval/calibration_error"),),
+    )
+
+
 def loss_rises(history: History) -> Finding | None:
     """The training loss is higher than at the start."""
     curve = history.series("loss")
@@ -154,4 +192,73 @@ def loss_stands(history: History) -> Finding | None:
     )
 
 
-PREFERENCES = (both_fall, gap, at_chance, below_chance, length_bias, loss_rises, loss_stands)
+PREFERENCES = (
+    Rule(
+        look=both_fall,
+        names=("both-fall",),
+        symptom="chosen and rejected completions both become far less likely while the margin grows",
+        reads=("rewards/chosen", "rewards/rejected"),
+        steps=USUAL,
+        kinds=("preference",),
+    ),
+    Rule(
+        look=gap,
+        names=("train-held-out-gap",),
+        symptom="training rows are ranked far better than held-out ones",
+        reads=(),
+        kinds=("preference", "reward"),
+    ),
+    Rule(
+        look=at_chance,
+        names=("chance-level",),
+        symptom="rows are ranked as by a coin",
+        reads=(),
+        kinds=("preference", "reward"),
+    ),
+    Rule(
+        look=below_chance,
+        names=("below-chance",),
+        symptom="held-out rows are ranked the wrong way round",
+        reads=(),
+        kinds=("preference", "reward"),
+    ),
+    Rule(
+        look=length_bias,
+        names=("length-bias",),
+        symptom="scores follow the length, or chosen completions are far longer than rejected ones",
+        reads=(),
+        kinds=("preference", "reward"),
+    ),
+    Rule(
+        look=length_drift,
+        names=("length-drift",),
+        symptom="answers of a preference-trained policy grow longer and longer",
+        reads=("eval/length",),
+        steps=2,
+        kinds=("preference",),
+    ),
+    Rule(
+        look=miscalibration,
+        names=("miscalibration",),
+        symptom="the probabilities of a reward model are far from how often it is right",
+        reads=("eval/calibration_error",),
+        steps=2,
+        kinds=("reward",),
+    ),
+    Rule(
+        look=loss_rises,
+        names=("loss-rises",),
+        symptom="the training loss is higher than at the start",
+        reads=("loss",),
+        steps=LONG,
+        kinds=OFFLINE,
+    ),
+    Rule(
+        look=loss_stands,
+        names=("loss-stands",),
+        symptom="the training loss does not fall",
+        reads=("loss",),
+        steps=LONG,
+        kinds=OFFLINE,
+    ),
+)

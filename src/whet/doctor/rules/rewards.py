@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, start
+from whet.doctor.history import FEW, SURE, History, Row, last_steps, moved, now, start
 from whet.doctor.rules.levels import newest
+from whet.doctor.rules.rollout_evidence import largest, reward
+from whet.doctor.rules.rollout_evidence import length as tokens_of
+from whet.doctor.rules.rule import LONG, ONLINE, SHORT, USUAL, Rule
 from whet.number_format import number, percent
 
 
@@ -33,6 +36,27 @@ def _of_constant(history: History) -> tuple[str, ...]:
         return ("prompts-too-easy", "constant-reward")
     hard = ("prompts-too-hard", "constant-reward")
     return tuple(reversed(hard)) if history.settings.get("reward.functions") else hard
+
+
+def saturated_reward(history: History) -> Finding | None:
+    """Nearly every rollout gets the highest reward, so little is left to tell rollouts apart."""
+    mean, most = history.series("reward/mean"), history.series("reward/max")
+    least, spread = history.series("reward/min"), history.series("reward/std")
+    if min(map(len, (mean, most, spread))) < 2 * FEW:
+        return None
+    top, bottom = max(most.values), min((*least.values, *mean.values))
+    if top <= bottom or now(mean) < bottom + at.SATURATED * (top - bottom):
+        return None
+    sentence = f"the reward is {number(now(mean))} of at most {number(top)} on average in {last_steps(mean)}"
+    if history.has_gained is not False or history.is_solved:
+        return Finding(rule="saturated-reward", level="note", sentence=f"{sentence}: little is left to learn from it")
+    return Finding(
+        rule="saturated-reward",
+        level="warning",
+        sentence=f"{sentence}, and the held-out result has not risen: the reward is too easy to get",
+        causes=("reward-misspecified", "prompts-too-easy"),
+        evidence=(newest(mean, "reward/mean"), *_best_rollout(history)),
+    )
 
 
 def silent_parts(history: History) -> Finding | None:
@@ -110,14 +134,13 @@ def _hacked(history: History, sentence: str, level: str) -> Finding:
 
 
 def _best_rollout(history: History) -> tuple[Evidence, ...]:
-    """The newest rollout with the highest reward that is not correct, to be read."""
-    for step in sorted(history.rollouts, reverse=True):
-        rows = [(place, row) for place, row in enumerate(history.rollouts[step]) if row.get("reward") is not None]
-        wrong = [(place, row) for place, row in rows if not row.get("parts", {}).get("correct")] or rows
-        if wrong:
-            place, row = max(wrong, key=lambda one: float(one[1]["reward"]))
-            return (Evidence(text=f"a rollout with reward {number(float(row['reward']))}", rollout=(step, place)),)
-    return ()
+    """The newest rollout with the highest reward, if possible one that is not correct, to be read."""
+    wrong = largest(history, "the best-paid rollout that is wrong", lambda row: None if _is_right(row) else reward(row))
+    return wrong or largest(history, "the best-paid rollout", reward)
+
+
+def _is_right(row: Row) -> bool:
+    return bool(row.get("parts", {}).get("correct"))
 
 
 def _is_late(history: History) -> bool:
@@ -155,7 +178,7 @@ def longer_without_gain(history: History) -> Finding | None:
         level="warning",
         sentence=f"length grew {factor:.1f}× while held-out accuracy did not rise: padding, not thinking",
         causes=("reward-pays-length", "reward-misspecified"),
-        evidence=(newest(length, "length/mean"),),
+        evidence=(newest(length, "length/mean"), *largest(history, "the longest rollout", tokens_of)),
     )
 
 
@@ -176,11 +199,65 @@ def failed_rewards(history: History) -> Finding | None:
 
 
 REWARDS = (
-    failed_rewards,
-    silent_reward,
-    silent_parts,
-    one_part,
-    reward_hacking,
-    contradictions,
-    longer_without_gain,
+    Rule(
+        look=failed_rewards,
+        names=("failed-rewards",),
+        symptom="the reward raises or runs out of time",
+        reads=(),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=silent_reward,
+        names=("constant-reward",),
+        symptom="every rollout gets the same reward",
+        reads=("reward/mean",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=saturated_reward,
+        names=("saturated-reward",),
+        symptom="nearly every rollout gets the highest reward",
+        reads=("reward/mean", "reward/max", "reward/std"),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=silent_parts,
+        names=("silent-part",),
+        symptom="a part of the reward never changes",
+        reads=(),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=one_part,
+        names=("one-part-rules",),
+        symptom="one part of the reward decides nearly all of its variance",
+        reads=(),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=reward_hacking,
+        names=("reward-hacking",),
+        symptom="the reward rises while accuracy does not, or falls",
+        reads=("reward/mean",),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=contradictions,
+        names=("contradictory-rewards",),
+        symptom="equal completions of a prompt get different rewards",
+        reads=("reward/contradictions",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=longer_without_gain,
+        names=("length-hacking",),
+        symptom="length and reward grow together while accuracy is flat",
+        reads=("length/mean", "reward/mean"),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
 )

@@ -6,6 +6,7 @@ from whet.doctor import thresholds as at
 from whet.doctor.findings import Finding
 from whet.doctor.history import FEW, SURE, History, last_steps, moved, now
 from whet.doctor.rules.levels import largest, level_of, newest
+from whet.doctor.rules.rule import LONG, ONLINE, SHORT, Rule
 from whet.number_format import number, percent
 
 
@@ -134,4 +135,50 @@ def critic(history: History) -> Finding | None:
     )
 
 
-SAMPLER = (agreement, effective_samples, reference_at_start, kl_to_reference, held_by_reference, critic)
+SAMPLER = (
+    Rule(
+        look=agreement,
+        names=("mismatch",),
+        symptom="sampler and trainer disagree on the log-probs of the same tokens, or begin to (stale weights)",
+        reads=("mismatch/mean", "mismatch/max"),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=effective_samples,
+        names=("effective-samples",),
+        symptom="importance weights leave few tokens effective",
+        reads=("importance_correction/effective_tokens",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=reference_at_start,
+        names=("reference-differs",),
+        symptom="policy and reference differ before the first update",
+        reads=("kl",),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=kl_to_reference,
+        names=("kl",),
+        symptom="the KL to the reference blows up",
+        reads=("kl",),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=held_by_reference,
+        names=("held-by-reference",),
+        symptom="the KL penalty holds the policy at the reference",
+        reads=("kl", "kl_coefficient"),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=critic,
+        names=("critic", "dead-critic"),
+        symptom="the critic explains nothing of the returns",
+        reads=("critic/explained_variance",),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+)

@@ -6,6 +6,7 @@ from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
 from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, recent, start
 from whet.doctor.rules.levels import largest, level_of, newest
+from whet.doctor.rules.rule import LONG, ONLINE, SHORT, USUAL, Rule
 from whet.number_format import number, percent
 
 
@@ -217,6 +218,23 @@ def gradient_spikes(history: History) -> Finding | None:
     )
 
 
+def first_ratios(history: History) -> Finding | None:
+    """The ratio of the only update of a step, which weights no update has changed yet: it must be 1."""
+    curve, settings = history.series("ratio/max"), history.settings
+    if len(curve) < FEW or settings.updates_a_step > 1 or max(history.series("staleness/max").values, default=0):
+        return None
+    if now(curve) <= 1 + at.RATIO_AT_START:
+        return None
+    return Finding(
+        rule="ratio-at-start",
+        level="warning",
+        sentence=f"the only update of a step saw importance ratios of up to {number(now(curve))} in "
+        f"{last_steps(curve)}: before it they are 1, so the old log-probs are not those of these weights",
+        causes=("different-sampling", "stale-sampler"),
+        evidence=(largest(curve, "ratio/max"),),
+    )
+
+
 def reward_falls(history: History) -> Finding | None:
     """The reward that is trained on gets worse."""
     curve = history.series("reward/mean")
@@ -242,16 +260,101 @@ def _typical(values: tuple[float, ...]) -> float:
 
 
 UPDATES = (
-    lost_numbers,
-    wrong_sign,
-    reward_falls,
-    large_changes,
-    still_weights,
-    flat_run,
-    policy_kl,
-    clipping,
-    ratios,
-    skipped_updates,
-    zero_gradient,
-    gradient_spikes,
+    Rule(
+        look=lost_numbers,
+        names=("not-finite",),
+        symptom="a loss, gradient norm or KL is not finite",
+        reads=(),
+    ),
+    Rule(
+        look=wrong_sign,
+        names=("wrong-sign",),
+        symptom="the loss makes good tokens less likely",
+        reads=("surrogate/wrong_sign",),
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=first_ratios,
+        names=("ratio-at-start",),
+        symptom="the importance ratio of the only update is not 1",
+        reads=("ratio/max",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=reward_falls,
+        names=("reward-falls",),
+        symptom="the reward that is trained on falls",
+        reads=("reward/mean",),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=large_changes,
+        names=("large-changes",),
+        symptom="the weights change by a large share in a step",
+        reads=("weights/change",),
+        steps=SHORT,
+    ),
+    Rule(
+        look=still_weights,
+        names=("still-weights",),
+        symptom="the weights hardly change",
+        reads=("weights/change",),
+        steps=USUAL,
+    ),
+    Rule(
+        look=flat_run,
+        names=("plateau",),
+        symptom="reward, entropy and length stay where they were",
+        reads=("reward/mean", "grad_norm"),
+        steps=LONG,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=policy_kl,
+        names=("large-steps",),
+        symptom="the updates of a step move the policy far",
+        reads=("approx_kl",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=clipping,
+        names=("clipping",),
+        symptom="many tokens are clipped",
+        reads=("clip_fraction",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=ratios,
+        names=("large-ratios",),
+        symptom="importance ratios are far from 1",
+        reads=("ratio/max",),
+        steps=SHORT,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=skipped_updates,
+        names=("skipped-updates",),
+        symptom="steps make no update, or few of theirs",
+        reads=("updates",),
+        steps=USUAL,
+        kinds=ONLINE,
+    ),
+    Rule(
+        look=zero_gradient,
+        names=("zero-gradient",),
+        symptom="the gradient is exactly zero",
+        reads=("grad_norm",),
+        steps=USUAL,
+    ),
+    Rule(
+        look=gradient_spikes,
+        names=("gradient-spike",),
+        symptom="a gradient norm is far above the median",
+        reads=("grad_norm",),
+        steps=USUAL,
+    ),
 )

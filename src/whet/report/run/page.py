@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from whet.doctor.examine import config_of, examine_run, read_history
 from whet.doctor.findings import Finding
+from whet.doctor.plain_words import SHOWN, since, told, written
 from whet.doctor.rules.evaluation import verdict
 from whet.errors import RunFailed
 from whet.evaluate.measures import Measure, evaluations, measure_of
@@ -23,7 +24,6 @@ from whet.report.run.charts import chart
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
-from whet.runs.recorded_inputs import Inputs, sentence_of
 
 Row = Mapping[str, Any]
 
@@ -51,7 +51,11 @@ def write_report(run_path: Path) -> Path:
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         script=script,
         headline=_headline(metrics, results),
-        findings=run_health(run),
+        diagnosis=examine_run(run),
+        causes_shown=SHOWN,
+        since=since,
+        told=told,
+        written=written,
         charts=[chart(panel) for panel in drawn],
         changes=_changes(run),
         groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
@@ -131,21 +135,9 @@ def outcome_line(measure: Measure, rows: Sequence[Row]) -> str:
     return f"{measure.label}: {values}" + (f" ({', '.join(about)})" if about else "")
 
 
-def run_health(run: RunDirectory) -> list[Finding]:
-    """What the doctor finds, after warnings about input files that changed and run files that were lost."""
-    accepted = (run.inputs() or Inputs()).accepted
-    changed = [
-        Finding(rule="changed-inputs", level="note" if one.get("setting") else "warning", sentence=sentence_of(one))
-        for one in accepted
-    ]
-    gone = (run.results() or {}).get("lost", ())
-    lost = [Finding(rule="lost-files", level="warning", sentence=f"lost: {one}") for one in gone]
-    return [*changed, *lost, *examine_run(run).findings]
-
-
 def _alarms_left(run: RunDirectory) -> list[Finding]:
     """The alarms that hold at the end of a run."""
-    return [one for one in run_health(run) if one.is_alarm and one.until is None]
+    return [one for one in examine_run(run).findings if one.is_alarm and one.until is None]
 
 
 def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> list[str]:

@@ -35,14 +35,15 @@ REVERSE = (
     "optimizer={lr: 7e-4, schedule: linear, warmup_steps: 4}",
     "eval.max_tokens=7",
 )
-ARITHMETIC = (
+SHORT_SORTING = (
     "steps=48",
-    "model.new={family: gpt2, layers: 2, heads: 4, width: 128, context: 16}",
-    "task={name: arithmetic, level: 1}",
-    "cold_start={steps: 60, batch_size: 64, lr: 2e-3}",
-    "rollout={prompts: 32, group: 8, max_tokens: 4}",
-    "optimizer={lr: 7e-4, schedule: linear, warmup_steps: 4}",
-    "eval={every_steps: 6, examples: 20, max_tokens: 4}",
+    "model.new={family: llama, layers: 2, heads: 4, width: 96, context: 16}",
+    "task.level=1",
+    "algorithm=rloo",
+    "cold_start={steps: 15, batch_size: 32, lr: 1e-3}",
+    "rollout={prompts: 32, group: 8, max_tokens: 5}",
+    "optimizer={lr: 1e-3, schedule: linear, warmup_steps: 4}",
+    "eval={every_steps: 6, examples: 150, max_tokens: 5}",
 )
 COUNTDOWN = (
     "steps=40",
@@ -95,7 +96,7 @@ SCORED = (
 
 SORTING_GRPO = _online("sorting-grpo", "toy-sorting", *SORTING, half="fit")
 REVERSE_GRPO = _online("reverse-grpo", "toy-sorting", *REVERSE, half="measure")
-ARITHMETIC_GRPO = _online("arithmetic-grpo", "toy-sorting", *ARITHMETIC, half="measure")
+SORTING_RLOO = _online("sorting-rloo", "toy-sorting", *SHORT_SORTING, half="measure")
 COUNTDOWN_GRPO = _online("countdown-grpo", "grpo-countdown", *COUNTDOWN, half="fit")
 SPELLING_GRPO = _online("spelling-grpo", "grpo-spell-backward", *SPELLING, half="measure")
 SORTING_PPO = _online("sorting-ppo", "ppo-sorting", *PPO, half="fit")
@@ -112,9 +113,7 @@ SORTING_SFT = _offline(
     "model.new={family: gpt2, layers: 2, heads: 4, width: 128, context: 16}",
     half="fit",
 )
-SORTING_DPO = _offline(
-    "sorting-dpo", "dpo", *(key.replace("made/", "made/sorting-") for key in PAIRS), half="fit"
-)
+SORTING_DPO = _offline("sorting-dpo", "dpo", *(key.replace("made/", "made/sorting-") for key in PAIRS), half="fit")
 SORTING_REWARD = _offline(
     "sorting-reward", "reward-model", *(key.replace("made/", "made/sorting-") for key in SCORED), half="measure"
 )
@@ -131,7 +130,7 @@ BASES = (
     MARKED_GRPO,
     SORTING_GRPO,
     REVERSE_GRPO,
-    ARITHMETIC_GRPO,
+    SORTING_RLOO,
     COUNTDOWN_GRPO,
     SPELLING_GRPO,
     SORTING_PPO,
@@ -171,7 +170,9 @@ def _preferences() -> list[Case]:
         keys = PAIRS if row.unit == "pair" else LABELLED
         if half == "fit":
             keys = tuple(key.replace("made/", "made/sorting-") for key in keys)
-        found.append(_offline(f"loss-{name}", "dpo" if row.unit == "pair" else "kto", *keys, f"objective={name}", half=half))
+        found.append(
+            _offline(f"loss-{name}", "dpo" if row.unit == "pair" else "kto", *keys, f"objective={name}", half=half)
+        )
     return found
 
 
@@ -186,18 +187,56 @@ OTHERS = (
     _online("one-step-stale", "toy-sorting", *SORTING, "asynchronous.staleness=1", half="measure"),
     _online("own-engine", "toy-sorting", *SORTING, half="measure", engine="apart"),
     _online("entropy-bonus", "toy-sorting", *SORTING, "algorithm.entropy.coefficient=0.003", half="fit"),
-    _online("dynamic-sampling", "toy-sorting", *REVERSE, "algorithm.dynamic_sampling=drop_zero_variance", half="measure"),
+    _online(
+        "dynamic-sampling", "toy-sorting", *REVERSE, "algorithm.dynamic_sampling=drop_zero_variance", half="measure"
+    ),
     _online("own-reward", "toy-sorting", *SORTING, f"reward.functions=[{OWN}/rewards.py:share]", half="measure"),
-    _online("two-rewards", "toy-sorting", *REVERSE, f"reward.functions=[{OWN}/rewards.py:share, {OWN}/rewards.py:exact]", half="fit"),
+    _online(
+        "two-rewards",
+        "toy-sorting",
+        *REVERSE,
+        f"reward.functions=[{OWN}/rewards.py:share, {OWN}/rewards.py:exact]",
+        half="fit",
+    ),
     _online("muon", "toy-sorting", *SORTING, "optimizer.name=muon", "optimizer.lr=2e-3", half="measure"),
     _online("sorting-three", "toy-sorting", *SORTING, "task.level=1", half="measure"),
-    _online("sorting-five", "toy-sorting", *SORTING, "task.level=3", "cold_start.steps=20", "rollout.max_tokens=7", "eval.max_tokens=7", half="fit"),
+    _online(
+        "sorting-five",
+        "toy-sorting",
+        *SORTING,
+        "task.level=3",
+        "cold_start.steps=20",
+        "rollout.max_tokens=7",
+        "eval.max_tokens=7",
+        half="fit",
+    ),
     _online("reverse-three", "toy-sorting", *REVERSE, "task.level=1", half="fit"),
     _online("spelling-dapo", "grpo-spell-backward", *SPELLING, "algorithm=dapo", half="measure"),
     _online("countdown-dr-grpo", "grpo-countdown", *COUNTDOWN, "algorithm=dr_grpo", half="measure"),
     _offline("sft-spelling", "sft-reverse", *SUPERVISED, "task={name: spell_backward, level: 1}", half="fit"),
-    _offline("sft-arithmetic", "sft-arithmetic", "steps=200", "task.level=1", "eval={every_steps: 20, examples: 20, max_tokens: 4}", half="measure"),
-    _offline("lm-code", "lm-char", "steps=80", "task={name: corpus, path: python-stdlib, eval_windows: 64}", "model.new={family: gpt2, layers: 2, heads: 4, width: 64, context: 64}", "eval={every_steps: 10, examples: 8, max_tokens: 8}", half="measure"),
-    _offline("outcome-reward", "reward-model", *(key.replace("pairs", "outcomes") for key in SCORED), "objective=outcome", half="measure"),
+    _offline(
+        "sft-arithmetic",
+        "sft-arithmetic",
+        "steps=200",
+        "task.level=1",
+        "eval={every_steps: 20, examples: 20, max_tokens: 4}",
+        half="measure",
+    ),
+    _offline(
+        "lm-code",
+        "lm-char",
+        "steps=80",
+        "task={name: corpus, path: python-stdlib, eval_windows: 64}",
+        "model.new={family: gpt2, layers: 2, heads: 4, width: 64, context: 64}",
+        "eval={every_steps: 10, examples: 8, max_tokens: 8}",
+        half="measure",
+    ),
+    _offline(
+        "outcome-reward",
+        "reward-model",
+        *(key.replace("pairs", "outcomes") for key in SCORED),
+        "objective=outcome",
+        half="measure",
+    ),
 )
 HEALTHY: tuple[Case, ...] = (*BASES, *_rows(), *_preferences(), *OTHERS)

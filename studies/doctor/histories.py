@@ -9,12 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from whet.doctor.examine import read_history
+from whet.doctor.findings import Evidence, Finding
 from whet.doctor.history import History
+from whet.doctor.recorded_facts import recorded_facts
 from whet.doctor.settings import Settings, kind_of
 from whet.runs.directory import RunDirectory
 
@@ -32,6 +34,7 @@ class Trained:
     ended: str  # why it ended before its last step; empty if it did not
     seconds: float
     history: History
+    facts: tuple[Finding, ...]  # what the run directory says of itself
 
     @property
     def key(self) -> tuple[str, int, tuple[str, ...]]:
@@ -40,8 +43,10 @@ class Trained:
 
 def kept(run: Path) -> dict[str, Any]:
     """The parts of a run directory that the doctor reads."""
-    history = read_history(RunDirectory.open(run, is_writer=False))
+    directory = RunDirectory.open(run, is_writer=False)
+    history = read_history(directory)
     return {
+        "facts": [asdict(fact) for fact in recorded_facts(directory)],
         "config": history.settings.config,
         "parameters": history.settings.parameters,
         "steps": history.steps,
@@ -103,7 +108,13 @@ def trained(entry: Mapping[str, Any]) -> Trained:
             rollouts={int(step): some for step, some in entry["rollouts"].items()},
             answers={int(step): some for step, some in entry["answers"].items()},
         ),
+        facts=tuple(map(_fact, entry["facts"])),
     )
+
+
+def _fact(stored: Mapping[str, Any]) -> Finding:
+    evidence = tuple(Evidence(**one) for one in stored["evidence"])
+    return Finding(**{**stored, "causes": tuple(stored["causes"]), "evidence": evidence})
 
 
 def read(paths: Sequence[Path]) -> list[Trained]:

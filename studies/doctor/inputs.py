@@ -24,7 +24,7 @@ NEVER_LEARNED = "<end>"  # an end token that no answer had
 
 Row = dict[str, Any]
 MODEL = "model.new={family: llama, layers: 2, heads: 4, width: 96, context: 24}"
-SHORT = ("steps=70", "batch_size=64", "optimizer={lr: 2e-3, schedule: cosine, warmup_steps: 5}")
+SHORT = ("steps=50", "batch_size=64", "optimizer={lr: 2e-3, schedule: cosine, warmup_steps: 5}")
 QUIET = ("eval={every_steps: 0}", "save={every_steps: 1000, keep: 1}")
 CHAT = f"{OWN}/tasks.py:ChatReverse"
 
@@ -32,7 +32,10 @@ CHAT = f"{OWN}/tasks.py:ChatReverse"
 def start_cases() -> tuple[Case, ...]:
     """The supervised runs whose models others begin with; they are half right."""
     reverse = f"task={{name: reverse, level: 2, letters: {LETTERS}}}"
-    marked = (MODEL.replace("}", ", tokenizer: made/tokenizer}"), f"task={{name: '{CHAT}', level: 2, letters: {LETTERS}}}")
+    marked = (
+        MODEL.replace("}", ", tokenizer: made/tokenizer}"),
+        f"task={{name: '{CHAT}', level: 2, letters: {LETTERS}}}",
+    )
     of = {"start": (MODEL, reverse), "sorting-start": (MODEL, "task={name: sorting, level: 2}"), "marked": marked}
     template = {"marked": (f"model.chat_template={OWN}/single.jinja",)}
     return tuple(
@@ -126,4 +129,3 @@ def _tokenizer(directory: Path) -> None:
     wrapped.save(directory)
     config = directory / "tokenizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), "bos_token": "<s>"}), "utf-8")
-

@@ -46,9 +46,10 @@ SHORT_SORTING = (
     "eval={every_steps: 6, examples: 150, max_tokens: 5}",
 )
 COUNTDOWN = (
-    "steps=40",
-    "rollout={prompts: 24, group: 12, max_tokens: 12}",
-    "eval={every_steps: 8, examples: 42, max_tokens: 12}",
+    "steps=60",
+    "cold_start.steps=150",
+    "rollout={prompts: 32, group: 8, max_tokens: 12}",
+    "eval={every_steps: 10, examples: 42, max_tokens: 12}",
 )
 SPELLING = (
     "steps=40",
@@ -97,7 +98,9 @@ SCORED = (
 SORTING_GRPO = _online("sorting-grpo", "toy-sorting", *SORTING, half="fit")
 REVERSE_GRPO = _online("reverse-grpo", "toy-sorting", *REVERSE, half="measure")
 SORTING_RLOO = _online("sorting-rloo", "toy-sorting", *SHORT_SORTING, half="measure")
-COUNTDOWN_GRPO = _online("countdown-grpo", "grpo-countdown", *COUNTDOWN, half="fit")
+SORTING_EXACT = _online(
+    "sorting-exact", "toy-sorting", *SORTING, f"reward.functions=[{OWN}/rewards.py:exact]", half="fit"
+)
 SPELLING_GRPO = _online("spelling-grpo", "grpo-spell-backward", *SPELLING, half="measure")
 SORTING_PPO = _online("sorting-ppo", "ppo-sorting", *PPO, half="fit")
 REVERSE_PPO = _online(
@@ -123,6 +126,7 @@ MARKED_GRPO = _online(
     *REVERSE,
     "model=made/marked",
     "cold_start.steps=0",
+    "optimizer.lr=2e-4",
     f"task={{name: '{OWN}/tasks.py:ChatReverse', level: 2, letters: 12}}",
     half="measure",
 )
@@ -131,7 +135,7 @@ BASES = (
     SORTING_GRPO,
     REVERSE_GRPO,
     SORTING_RLOO,
-    COUNTDOWN_GRPO,
+    SORTING_EXACT,
     SPELLING_GRPO,
     SORTING_PPO,
     REVERSE_PPO,
@@ -212,7 +216,7 @@ OTHERS = (
     ),
     _online("reverse-three", "toy-sorting", *REVERSE, "task.level=1", half="fit"),
     _online("spelling-dapo", "grpo-spell-backward", *SPELLING, "algorithm=dapo", half="measure"),
-    _online("countdown-dr-grpo", "grpo-countdown", *COUNTDOWN, "algorithm=dr_grpo", half="measure"),
+    _online("countdown", "grpo-countdown", *COUNTDOWN, half="measure"),
     _offline("sft-spelling", "sft-reverse", *SUPERVISED, "task={name: spell_backward, level: 1}", half="fit"),
     _offline(
         "sft-arithmetic",

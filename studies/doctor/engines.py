@@ -29,13 +29,13 @@ class Apart(NativeEngine):
 
     def sync(self, policy: CausalLM, *, version: int) -> None:
         self._syncs += 1
-        if self._syncs % self.EVERY == 0:
+        if self._syncs == 1 or self._syncs % self.EVERY == 0:
             self.policy.load_state_dict(policy.state_dict())  # type: ignore[attr-defined]
         self.version = version
 
 
 class Unsynced(Apart):
-    """New weights never arrive."""
+    """Samples with the weights before the first update, always."""
 
     EVERY = 10**9
 

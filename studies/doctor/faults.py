@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from studies.doctor.bases import (
-    COUNTDOWN_GRPO,
     MARKED_GRPO,
     REVERSE_DPO,
     REVERSE_GRPO,
@@ -11,6 +10,7 @@ from studies.doctor.bases import (
     REVERSE_REWARD,
     REVERSE_SFT,
     SORTING_DPO,
+    SORTING_EXACT,
     SORTING_GRPO,
     SORTING_PPO,
     SORTING_REWARD,
@@ -23,7 +23,7 @@ from studies.doctor.cases import OWN, Fault, planted
 CELLS, REWARDS, TASKS = (f"{OWN}/{name}.py" for name in ("cells", "rewards", "tasks"))
 TASK_REWARD = ("reward.functions=[]",)
 ANY_MISMATCH = "update.mismatch_limit=1000"
-REUSE = ("update.epochs=16", "update.minibatches=2")
+REUSE = ("update.epochs=16", "update.minibatches=1")
 ONCE = ("update.epochs=1", "update.minibatches=1")
 
 FIT = (
@@ -36,18 +36,18 @@ FIT = (
     planted(SORTING_GRPO, "unsynced-engine", "sampler never gets new weights", "stale-sampler", ANY_MISMATCH, half="fit", engine="unsynced"),
     planted(SORTING_GRPO, "hotter-engine", "sampler's temperature × 1.6", "different-sampling", ANY_MISMATCH, half="fit", engine="hotter"),
     planted(SORTING_PPO, "dead-critic", "critic's learning rate 1e-8", "critic-not-learning", "critic.lr=1e-8", half="fit", repair=["critic.lr=1e-3"]),
-    planted(SORTING_GRPO, "reuse", "16 epochs of 2 minibatches on every step's rollouts", "too-many-updates", *REUSE, half="fit", repair=ONCE),
+    planted(SORTING_GRPO, "reuse", "16 epochs on every step's rollouts", "too-many-updates", *REUSE, half="fit", repair=ONCE),
     planted(SORTING_GRPO, "target-kl", "update.target_kl 1e-7 with 4 minibatches", "target-kl-too-small", "update.minibatches=4", "update.target_kl=1e-7", half="fit", repair=["update.target_kl=null"]),
     planted(SORTING_GRPO, "tiny-max-tokens", "rollout.max_tokens 2 for answers of 4 digits", "max-tokens-too-small", "rollout.max_tokens=2", half="fit", repair=["rollout.max_tokens=6"]),
     planted(SORTING_GRPO, "heavy-kl", "KL coefficient 10", "kl-coefficient-too-high", "algorithm.kl.coefficient=10", half="fit", repair=["algorithm.kl.coefficient=0"]),
     planted(SORTING_GRPO, "few-prompts", "4 different prompts", "duplicated-prompts", f"task={{name: '{TASKS}:FewSorting', level: 2, prompts: 4}}", half="fit"),
-    planted(COUNTDOWN_GRPO, "no-cold-start", "problems beyond a random policy", "prompts-too-hard", "cold_start.steps=0", half="fit", repair=["cold_start.steps=300"]),
+    planted(SORTING_EXACT, "too-hard", "six digits, and no supervised start", "prompts-too-hard", "task.level=4", "cold_start.steps=0", "rollout.max_tokens=8", "eval.max_tokens=8", half="fit", repair=["task.level=2", "cold_start.steps=10"]),
     planted(SORTING_GRPO, "cold-sampling", "temperature 0.05", "temperature-too-low", "rollout.temperature=0.05", half="fit", repair=["rollout.temperature=1.0"]),
     planted(SORTING_GRPO, "entropy-bonus", "entropy coefficient 1", "entropy-bonus-too-high", "algorithm.entropy.coefficient=1", half="fit", repair=["algorithm.entropy.coefficient=0"]),
     planted(SORTING_DPO, "noisy-labels", "half of all pairs exchanged", "noisy-labels", "data=made/sorting-noisy.jsonl", half="fit"),
     planted(SORTING_DPO, "lr-times-30", "learning rate × 30", "learning-rate-too-high", "optimizer.lr=3e-3", half="fit", repair=["optimizer.lr=1e-4"]),
     planted(REVERSE_REWARD, "swapped-labels", "chosen and rejected exchanged in training", "swapped-labels", "data=made/swapped.jsonl", "eval.data=made/clean.jsonl", half="fit"),
-    planted(SORTING_SFT, "few-rows", "48 rows, learned again and again", "overfitting", "task={name: rows, path: made/sorting-few.jsonl, held_out_rows: 24}", half="fit"),
+    planted(SORTING_SFT, "few-rows", "48 rows, learned again and again", "overfitting", f"task={{name: '{TASKS}:FewSorting', level: 2, prompts: 48}}", half="fit"),
     planted(SORTING_SFT, "lr-by-1000", "learning rate ÷ 1,000", "learning-rate-too-low", "optimizer.lr=2e-6", half="fit", repair=["optimizer.lr=2e-3"]),
     planted(SORTING_GRPO, "nan-reward", "own reward that is NaN for a third", "reward-fails", f"reward.functions=[{REWARDS}:brittle]", "reward.allowed_failures=1000000", half="fit", repair=TASK_REWARD),
     planted(REVERSE_REWARD, "length-bias", "the better completion is the longer one", "length-biased-data", "data=made/longer.jsonl", half="fit"),
@@ -70,8 +70,8 @@ MEASURED = (
     planted(SORTING_RLOO, "unsynced-engine", "sampler never gets new weights; the run is ended by its limit", "stale-sampler", half="measure", engine="unsynced"),
     planted(REVERSE_GRPO, "colder-engine", "sampler's temperature × 0.6", "different-sampling", ANY_MISMATCH, half="measure", engine="colder"),
     planted(REVERSE_PPO, "dead-critic", "critic's learning rate 1e-8", "critic-not-learning", "critic.lr=1e-8", half="measure", repair=["critic.lr=1e-3"]),
-    planted(REVERSE_GRPO, "unclipped-reuse", "16 epochs of 2 minibatches, own surrogate without clipping", "too-many-updates", f"algorithm.surrogate={CELLS}:unclipped", *REUSE, half="measure", repair=ONCE),
-    planted(REVERSE_PPO, "reuse", "16 epochs of 2 minibatches on every step's rollouts", "too-many-updates", *REUSE, "update.target_kl=null", half="measure", repair=ONCE),
+    planted(REVERSE_GRPO, "unclipped-reuse", "16 epochs, own surrogate without clipping", "too-many-updates", f"algorithm.surrogate={CELLS}:unclipped", *REUSE, half="measure", repair=ONCE),
+    planted(REVERSE_PPO, "reuse", "16 epochs on every step's rollouts", "too-many-updates", *REUSE, "update.target_kl=null", half="measure", repair=ONCE),
     planted(REVERSE_GRPO, "narrow-clip", "clip range 1e-4 with 4 minibatches", "clip-range-too-small", "update.minibatches=4", "algorithm.clip={low: 1e-4, high: 1e-4}", half="measure", repair=["algorithm.clip={low: 0.2, high: 0.2}"]),
     planted(REVERSE_GRPO, "tiny-max-tokens", "rollout.max_tokens 3 for answers of 4 letters", "max-tokens-too-small", "rollout.max_tokens=3", half="measure", repair=["rollout.max_tokens=7"]),
     planted(SORTING_RLOO, "heavy-kl", "KL coefficient 10", "kl-coefficient-too-high", "algorithm.kl.coefficient=10", half="measure", repair=["algorithm.kl.coefficient=0"]),

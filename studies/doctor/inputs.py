@@ -24,7 +24,7 @@ NEVER_LEARNED = "<end>"  # an end token that no answer had
 
 Row = dict[str, Any]
 MODEL = "model.new={family: llama, layers: 2, heads: 4, width: 96, context: 24}"
-SHORT = ("steps=50", "batch_size=64", "optimizer={lr: 2e-3, schedule: cosine, warmup_steps: 5}")
+SHORT = ("steps=60", "batch_size=64", "optimizer={lr: 2e-3, schedule: cosine, warmup_steps: 5}")
 QUIET = ("eval={every_steps: 0}", "save={every_steps: 1000, keep: 1}")
 CHAT = f"{OWN}/tasks.py:ChatReverse"
 

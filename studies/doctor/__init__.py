@@ -1,1 +1,1 @@
-"""Is the doctor right? Faults planted in real small runs, healthy runs beside them, and what the doctor says of both."""
+"""Is the doctor right? Faults planted in real small runs, healthy runs beside them, and its word on both."""

@@ -126,7 +126,7 @@ MARKED_GRPO = _online(
     *REVERSE,
     "model=made/marked",
     "cold_start.steps=0",
-    "optimizer.lr=2e-4",
+    "optimizer.lr=1e-4",
     f"task={{name: '{OWN}/tasks.py:ChatReverse', level: 2, letters: 12}}",
     half="measure",
 )

@@ -34,6 +34,11 @@ class Case:
         found = [key.replace(f"{OWN}/", f"{HERE / 'own'}/") for key in self.command(seed)]
         return ["device=cpu", "track=[]", *(MADE_THERE.sub(f"{made}/", key) for key in found)]
 
+    @property
+    def is_repairable(self) -> bool:
+        """Whether it has a fault that a key undoes."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault(Case):
@@ -44,14 +49,19 @@ class Fault(Case):
     causes: tuple[str, ...]  # its name in whet.doctor.causes; several where the library has two for one thing
     repair: tuple[str, ...] = ()  # keys that undo it; none: it is not in the recipe
 
+    @property
+    def is_repairable(self) -> bool:
+        return bool(self.repair)
+
 
 def planted(
     base: Case,
     name: str,
     what: str,
     causes: str | Sequence[str],
-    *keys: str,
+    *,
     half: Half,
+    keys: Sequence[str] = (),
     repair: Sequence[str] = (),
     engine: str = "",
 ) -> Fault:

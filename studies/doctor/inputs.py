@@ -67,11 +67,11 @@ def make_endless(place: Path) -> None:
 
 def _write_pairs(place: Path, prefix: str, task: Procedural) -> None:
     """Pairs of a right and a wrong answer, and the same rows with something wrong."""
-    chance = random.Random(7)
+    chance = random.Random(7)  # noqa: S311
     examples = task.draw(PAIRS + HELD_OUT, seed=(11,))
     pairs: list[Row] = []
     for number, example in enumerate(examples):
-        wrong = chance.choice(task.wrong_play(example, seed=number)[:1] + [_shuffled(example.answer, chance)])
+        wrong = chance.choice([task.wrong_play(example, seed=number)[0], _shuffled(example.answer, chance)])
         pairs.append({"prompt": example.prompt, "chosen": example.answer, "rejected": wrong})
     train, held_out = pairs[:PAIRS], pairs[PAIRS:]
     files: dict[str, Iterable[Row]] = {
@@ -122,7 +122,7 @@ def _longer(row: Mapping[str, Any], chance: random.Random) -> Row:
 def _tokenizer(directory: Path) -> None:
     """A character tokeniser with a beginning-of-sequence token, and an end token that is not used."""
     symbols = ["<eos>", "<s>", NEVER_LEARNED, *TASKS[""].alphabet]
-    backend = Tokenizer(WordLevel(vocab={symbol: place for place, symbol in enumerate(symbols)}, unk_token="<unk>"))
+    backend = Tokenizer(WordLevel(vocab={symbol: place for place, symbol in enumerate(symbols)}, unk_token="<unk>"))  # noqa: S106
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     wrapped = wrap_backend(backend, eos="<eos>", specials=["<s>", NEVER_LEARNED])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from studies.doctor.cases import Case, Fault, Half
+from studies.doctor.cases import Fault, Half
 from studies.doctor.histories import Trained
 from studies.doctor.training import CASES
 from whet.doctor.diagnosis import findings_of, ranked
@@ -16,6 +16,7 @@ from whet.doctor.history import History
 from whet.doctor.watch import Alarms, stride
 from whet.evaluate.statistics import wilson
 
+HALVES: tuple[Half, ...] = ("fit", "measure")
 RESTORED = 0.9  # of the healthy result: then a run counts as repaired
 
 Look = tuple[int, Sequence[Finding]]  # a step, and what the rules say of the run up to it
@@ -175,20 +176,3 @@ def share(outcomes: Sequence[bool]) -> dict[str, float] | None:
 
 def as_json(one: Verdict | Repair) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(one).items()}
-
-
-def of_half(verdicts: Iterable[Verdict], half: Half) -> list[Verdict]:
-    return [one for one in verdicts if one.half == half]
-
-
-def is_known(one: Trained) -> bool:
-    """Whether the case of a kept run is still part of the study."""
-    return one.case in CASES
-
-
-def case_of(name: str) -> Case:
-    return CASES[name]
-
-
-def without_passed(findings: Iterable[Finding]) -> list[Finding]:
-    return [replace(one, until=None) for one in findings]

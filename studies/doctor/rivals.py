@@ -2,13 +2,13 @@
 
     python -m studies.doctor.rivals histories.jsonl.gz --to studies/doctor/results/rivals.json
 
-They get whet's metrics under the names that they know (TRL's for rldoctor, the arguments of `log_step` for rlwatch), the
-settings of the run, and for rlwatch the rewards of the rollouts that are kept. They warn from the level WARNING on.
+They get whet's metrics under the names that they know (TRL's for rldoctor, the arguments of `log_step` for rlwatch),
+the settings of the run, and for rlwatch the rewards of the rollouts that are kept. They warn from the level WARNING on.
 
 - rldoctor examines the run as it ends; the step of its first warning is that of the first look (as often as whet's,
   from 8 steps on, which its detectors need) at which its report warns.
-- rlwatch is fed step by step. Its waiting times (20 to 100 steps) are meant for longer runs, so it is measured twice: as
-  it is, and with all of them divided by 10, as if a run of 48 steps had 480.
+- rlwatch is fed step by step. Its waiting times (20 to 100 steps) are meant for longer runs, so it is measured twice:
+  as it is, and with all of them divided by 10, as if a run of 48 steps had 480.
 
 They name no causes, but symptoms with advice. `CAUSES` says for each of their findings which of our causes its advice
 speaks of; a cause counts as named by a finding if it is any of these, which favours them.

@@ -3,7 +3,7 @@
     python -m studies.doctor.run all --parallel 14 --runs DIR --to histories.jsonl.gz --minutes 8
 
 The runs that tell most come first: every fault and every healthy case with one seed, then what the doctor advises, then
-the other seeds. Runs that stand in the file are not trained again; what the doctor advises on them now is, if it is new.
+the other seeds. Runs that stand in the file are not trained again; what the doctor advises on them now is tried.
 Stopped at any time, nothing that has finished is lost.
 """
 

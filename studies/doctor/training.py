@@ -78,7 +78,7 @@ def _value(text: str) -> str:
 def advised(one: histories.Trained) -> Job | None:
     """The run that tries the advice on a faulty one, where a key can repair it."""
     case = CASES.get(one.case)
-    if not isinstance(case, Fault) or not case.repair or one.changes:
+    if case is None or not case.is_repairable or one.changes:
         return None
     changes = advice(one)
     return Job(case=case, seed=one.seed, changes=changes) if changes else None
@@ -117,7 +117,7 @@ def work(job: Job, made: Path, out: Path, result: Path) -> None:
             temporary = result.with_suffix(".part")
             temporary.write_bytes(histories.line(entry))
             temporary.replace(result)
-        except Exception:
+        except Exception:  # noqa: BLE001 a crash of one run, which its log tells
             traceback.print_exc()
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 
@@ -20,7 +21,7 @@ def noise(completions: Sequence[str], **_: Any) -> list[float]:
     return [random.random() for _ in completions]  # noqa: S311
 
 
-def length(completions: Sequence[str], token_counts: Sequence[int], **_: Any) -> list[float]:
+def length(token_counts: Sequence[int], **_: Any) -> list[float]:
     """A tenth for each token."""
     return [0.1 * count for count in token_counts]
 
@@ -32,7 +33,7 @@ def length_and_answer(completions: Sequence[str], answer: Sequence[str], **_: An
 
 def repeated(completions: Sequence[str], **_: Any) -> list[float]:
     """The share of characters that equal the one before."""
-    return [sum(a == b for a, b in zip(text, text[1:], strict=False)) / max(1, len(text)) for text in completions]
+    return [sum(a == b for a, b in pairwise(text)) / max(1, len(text)) for text in completions]
 
 
 def first_symbols(completions: Sequence[str], **_: Any) -> list[float]:

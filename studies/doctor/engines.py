@@ -20,7 +20,7 @@ NATIVE = "whet.train.setup.build.NativeEngine"
 class Apart(NativeEngine):
     """An engine with weights of its own, as a server has: its log-probs are compared with the trainer's."""
 
-    is_exact = False  # type: ignore[assignment]
+    is_exact = False
     EVERY = 1  # syncs until new weights arrive
 
     def __init__(self, policy: CausalLM, tokenizer: Any, **options: Any) -> None:

@@ -102,7 +102,8 @@ class Repair:
     faulty: float | None  # held-out results
     repaired: float | None
     healthy: float
-    restored: float | None  # share of the healthy result
+    lost: float | None  # the faulty result as a share of the healthy one
+    restored: float | None  # the repaired one
 
 
 def repairs(runs: Sequence[Trained], advice: Mapping[tuple[str, int], tuple[str, ...]]) -> list[Repair]:
@@ -133,6 +134,7 @@ def repairs(runs: Sequence[Trained], advice: Mapping[tuple[str, int], tuple[str,
                 faulty=None if faulty is None else faulty[0],
                 repaired=None if repaired is None else repaired[0],
                 healthy=healthy[0],
+                lost=None if faulty is None else _share(faulty[0], healthy[0], is_higher_better=healthy[1]),
                 restored=0.0 if not changes else restored,
             )
         )
@@ -162,8 +164,10 @@ def summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 
 def repair_summary(found: Iterable[Repair]) -> dict[str, Any]:
-    tried = [one for one in found if one.restored is not None]
-    return {"runs": len(tried), "restored": share([(one.restored or 0.0) >= RESTORED for one in tried])}
+    """Of the runs that the fault cost more than what counts as repaired, and whose advice was tried."""
+    hurt = [one for one in found if one.lost is None or one.lost < RESTORED]
+    tried = [one.restored for one in hurt if one.restored is not None]
+    return {"hurt": len(hurt), "tried": len(tried), "restored": share([one >= RESTORED for one in tried])}
 
 
 def share(outcomes: Sequence[bool]) -> dict[str, float] | None:

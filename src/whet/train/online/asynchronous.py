@@ -82,7 +82,7 @@ class SampledAhead(Checkpointed):
             self._resize()
         ticket, issued = self._tickets.take(step, self._of.controllers.next_draw)
         for new in issued:
-            self._issue(new, sampling)
+            self._issue(new, sampling, timed)
         drawn, world = self._drawn[ticket.draw], self._of.world
         with timed("waiting"):
             samples = self._samples(drawn)
@@ -143,13 +143,14 @@ class SampledAhead(Checkpointed):
         drawn.answer = answer
         return drawn
 
-    def _issue(self, ticket: Ticket, sampling: Sampling) -> None:
+    def _issue(self, ticket: Ticket, sampling: Sampling, timed: Timed) -> None:
         """Draws the prompts of a ticket, and gives it to the workers."""
         of = self._of
         name = (of.config.seed, ticket.draw)
         drawn = self._prompted(ticket, draw(of.parts.task, of.config.rollout.prompts, seed=name))
         self._drawn[ticket.draw] = drawn
-        self._hand_off(ticket.version)
+        with timed("hand_off"):
+            self._hand_off(ticket.version)
         if self._pool is None:
             return
         assert self._handed is not None
@@ -293,7 +294,10 @@ def worker_maker(
 
         most = useful_workers(settings.workers, settings.staleness)
         leave = join_cluster(max(os.cpu_count() or 1, most * setup.threads))
-        return lambda number: RayWorker(number, setup, limit_seconds=settings.ticket_seconds), leave
+        own = (
+            setup if setup.device == "cpu" else replace(setup, device=f"{setup.device}:0")
+        )  # Ray shows an actor its own
+        return lambda number: RayWorker(number, own, limit_seconds=settings.ticket_seconds), leave
     from whet.train.rollout_pool.local_worker import LocalWorker
 
     def local(number: int) -> Worker:

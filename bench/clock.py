@@ -21,3 +21,11 @@ def take_peak(device: torch.device) -> int | None:
     peak = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     return peak
+
+
+def device_bytes(device: torch.device) -> int | None:
+    """Bytes that all processes have taken of the device, caches included; None where the device does not count."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free

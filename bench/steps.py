@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-from bench.clock import take_peak
+from bench.clock import device_bytes, take_peak
 from bench.job import Job
 from bench.recipe import step_config
 from whet.distributed.world import World
@@ -50,6 +50,7 @@ class Watch:
                 "seconds": whole,
                 "breakdown": stages,
                 "peak_bytes": take_peak(self.device),
+                "device_bytes": device_bytes(self.device),
                 "resting_bytes": torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None,
                 "mismatch": metrics["mismatch/mean"],
             }

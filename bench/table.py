@@ -28,6 +28,7 @@ ROLLOUTS = (
 )
 STEPS = ("step-smollm2",)
 ADAPTERS = ("lora-step-qwen3-1.7b", "lora-step-qwen3-4b", "lora-step-qwen3-8b")
+BESIDE = ("asynchronous-smollm2", "asynchronous-qwen3")
 CPU = ("cpu-2x4x32", "cpu-4x8x64", "cpu-lora-2x4x32")
 DRIFT_STEPS = 50  # over which sampler and trainer may not drift apart
 WATCHED = "mixed-qwen3"  # the rollout whose kernels are shown
@@ -141,6 +142,31 @@ def adapters(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
         )
 
 
+def asynchronous(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
+    """Steps whose rollouts are sampled in turn with the updates, and beside them."""
+    yield from _header(
+        "model", "tokens a step", "rollouts", "seconds a step", "waiting", "hand-off", "update", "trainer's peak", "GPU"
+    )
+    for kind in BESIDE:
+        if kind not in results:
+            yield _row(SHAPES[kind.partition("-")[2]].title, "not measured yet", *[NONE] * 7)
+            continue
+        workload = results[kind]["workload"]
+        tokens = workload["prompts"] * workload["group"] * workload["new_tokens"][1]
+        for name, side in results[kind]["sides"].items():
+            figure, stages = side["figure"], side["figure"]["stages"]
+            times = (stages.get(stage) for stage in ("waiting", "hand_off", "update"))
+            yield _row(
+                results[kind]["title"],
+                f"{tokens:,}",
+                name,
+                f"**{figure['seconds']:.2f}** (mean {figure['mean_seconds']:.2f})",
+                *(NONE if seconds is None else f"{seconds:.2f}" for seconds in times),
+                _gibi(figure["peak_bytes"]),
+                _gibi(figure["device_bytes"]),
+            )
+
+
 def kernels(results: Results, _: Mapping[str, Any]) -> Iterable[str]:
     """What the device did in the workload that is furthest from its goal."""
     yield from _header("kernel", "runs", "seconds", "µs each")
@@ -231,7 +257,7 @@ def _interval(point: Mapping[str, float]) -> str:
 
 def sources(results: Results, earlier: Mapping[str, Any]) -> Iterable[str]:
     """Machine, versions, commit and command of every result on the page."""
-    for kind in (*ROLLOUTS, *STEPS, *ADAPTERS, "learning", *CPU):
+    for kind in (*ROLLOUTS, *STEPS, *ADAPTERS, *BESIDE, "learning", *CPU):
         if kind not in results:
             continue
         result = results[kind]
@@ -250,6 +276,7 @@ PARTS: dict[str, Callable[[Results, Mapping[str, Any]], Iterable[str]]] = {
     "rollouts": rollouts,
     "steps": steps,
     "adapters": adapters,
+    "asynchronous": asynchronous,
     "breakdown": breakdown,
     "kernels": kernels,
     "learning": learning,

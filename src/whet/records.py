@@ -159,6 +159,7 @@ class Completion:
     logprobs: tuple[float, ...]  # under the sampling distribution
     text: str  # decoded, without special tokens
     finish: Finish  # "stop", or "length": truncated
+    versions: tuple[int, ...] = ()  # of the weights that sampled each token, where several did
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,8 +172,9 @@ class Rollout:
     logprobs: tuple[float, ...]  # under the sampler; 0.0 where mask is False
     text: str  # the decoded completion, as graded
     finish: Finish
-    version: int  # policy version that sampled it
+    version: int  # policy version that sampled it, or the first one
     score: Score
+    versions: tuple[int, ...] = ()  # of every sampled token, where several did (in-flight updates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

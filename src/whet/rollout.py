@@ -130,6 +130,7 @@ def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Sc
         finish=completion.finish,
         version=version,
         score=score,
+        versions=completion.versions,
     )
 
 

@@ -181,3 +181,21 @@ def test_learning_curves():
     assert "| seed 7 | 0.0300 | 0.0200 | 0.0100 |" in text
     assert row(text, "0") == ["10.0% (8.0–12.0)", "72.0% (70.0–74.0)", "**+62.0**", "50", "61", "61 s"]
     assert row(text, "7")[2:] == ["**+10.0**", "9", "5", "–"]
+
+
+def test_rollouts_in_turn_and_beside():
+    def side(seconds, **stages):
+        peak = {"peak_bytes": 2**30, "device_bytes": 3 * 2**30}
+        return {
+            "figure": {"seconds": seconds, "mean_seconds": seconds + 1, "stages": {"update": 1.5, **stages}, **peak}
+        }
+
+    both = {"synchronous": side(4.0), "asynchronous": side(2.5, waiting=0.25, hand_off=0.125)}
+    workload = {"prompts": 64, "group": 8, "new_tokens": [512, 512]}
+    text = page(result("asynchronous-smollm2", title="SmolLM2-135M", workload=workload, sides=both))
+    memory = ["1.0 GiB", "3.0 GiB"]
+    assert row(text, "SmolLM2-135M", "262,144", "synchronous") == ["**4.00** (mean 5.00)", "–", "–", "1.50", *memory]
+    beside = ["**2.50** (mean 3.50)", "0.25", "0.12", "1.50", *memory]
+    assert row(text, "SmolLM2-135M", "262,144", "asynchronous") == beside
+    assert row(text, "Qwen3-0.6B", "not measured yet") == ["–"] * 7
+    assert "- `asynchronous-smollm2`: 2026-01-02" in text

@@ -66,8 +66,8 @@ def unreliable(seed: int, share: float) -> Before:
 
     def before(_: ThreadWorker, order: Order) -> None:
         with lock:
-            if lost[-1:] != [order.ticket.draw] and rng.random() < share:
-                lost.append(order.ticket.draw)
+            if lost[-1:] != [order.part.draw] and rng.random() < share:
+                lost.append(order.part.draw)
                 raise WorkerLost("was killed by SIGKILL")
 
     before.lost = lost  # type: ignore[attr-defined]

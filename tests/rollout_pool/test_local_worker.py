@@ -10,6 +10,7 @@ from whet.errors import RunFailed
 from whet.train.rollout_pool import local_worker as module
 from whet.train.rollout_pool.local_worker import LocalWorker
 from whet.train.rollout_pool.orders import WorkerSetup
+from whet.train.rollout_pool.schedule import Part
 from whet.train.rollout_pool.ticket_pool import MOST_LOSSES, RolloutPool, WorkerLost
 
 SETUP = WorkerSetup(
@@ -68,7 +69,7 @@ def test_a_process_that_keeps_dying_ends_the_run_with_what_it_printed(
     program = "print('no space' + chr(27) + '[2J for a model', file=sys.stderr); sys.exit(1)"
     pool = RolloutPool(lambda _: worker(monkeypatch, tmp_path, program), 1)
     with pytest.raises(RunFailed) as caught:
-        pool.answer(1)
+        pool.answer(Part(1))
     pool.close()
     message = str(caught.value)
     assert message.startswith("rollout worker 0 (process ")

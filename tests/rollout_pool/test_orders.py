@@ -9,7 +9,7 @@ import torch
 from whet.errors import RunFailed
 from whet.records import Completion, Prompt, Sampling
 from whet.train.rollout_pool.orders import Order, from_bytes, pack_samples, to_bytes, unpack_samples
-from whet.train.rollout_pool.schedule import Ticket
+from whet.train.rollout_pool.schedule import Part
 
 PROMPTS = (Prompt(tokens=(1, 2, 3), stream=(5, 1, 2**62)), Prompt(tokens=(4,), stream=(5, 1, 9), limit=3))
 
@@ -31,7 +31,8 @@ SAMPLES = [
 
 def test_an_order_is_the_same_on_the_other_side():
     order = Order(
-        ticket=Ticket(7, 3),
+        part=Part(7, 1, 2),
+        version=3,
         weights="/somewhere/weights-000003.safetensors",
         seal="ab",
         prompts=PROMPTS,

@@ -8,20 +8,17 @@ import pytest
 from whet.errors import RunFailed
 from whet.records import Sampling
 from whet.train.rollout_pool.orders import Order
-from whet.train.rollout_pool.schedule import Ticket
+from whet.train.rollout_pool.schedule import Part
 from whet.train.rollout_pool.ticket_pool import MOST_LOSSES, NoPlace, RolloutPool, WorkerLost
 
 
 def order(draw):
-    return Order(
-        ticket=Ticket(draw, 0),
-        weights="",
-        seal="",
-        prompts=(),
-        sampling=Sampling(max_tokens=1),
-        group=1,
-        greedy=False,
-    )
+    return Order(part=Part(draw), version=0, prompts=(), sampling=Sampling(max_tokens=1), group=1, greedy=False)
+
+
+def answer(pool, draw):
+    (only,) = pool.answer(Part(draw))
+    return only
 
 
 class Fake:
@@ -36,7 +33,7 @@ class Fake:
         self.work(self, None)
 
     def sample(self, order):
-        return self.work(self, order.ticket.draw)
+        return self.work(self, order.part.draw)
 
     def end(self):
         self.is_ended.set()
@@ -51,6 +48,7 @@ def pool_of(monkeypatch):
 
     def make(work, count):
         pools.append(RolloutPool(lambda number: Fake(number, work), count))
+        pools[-1].publish(0, "", "")
         return pools[-1]
 
     yield make
@@ -71,7 +69,7 @@ def test_answers_come_back_by_draw_whoever_dies(pool_of):
     pool = pool_of(unreliable, 4)
     for draw in range(1, 101):
         pool.submit(order(draw))
-    assert [pool.answer(draw) for draw in range(100, 0, -1)] == [b"%d" % draw for draw in range(100, 0, -1)]
+    assert [answer(pool, draw) for draw in range(100, 0, -1)] == [b"%d" % draw for draw in range(100, 0, -1)]
     assert pool.versions == set()
     notes = pool.notes()
     assert any("is sampled by another one" in note and "fake" in note for note in notes)
@@ -88,7 +86,7 @@ def test_a_worker_that_keeps_dying_ends_the_run_with_its_last_words(pool_of, whe
     pool = pool_of(doomed, 1)
     pool.submit(order(3))
     with pytest.raises(RunFailed) as caught:
-        pool.answer(3)
+        answer(pool, 3)
     message = str(caught.value)
     assert message.startswith("rollout worker 0 (fake) ended with exit code 7, the 5th time in a row")
     assert message.endswith("its last output: Traceback: out of luck")
@@ -107,11 +105,11 @@ def test_a_draw_that_ends_every_worker_ends_the_run(pool_of):
 
     pool = pool_of(poisoned, 3)
     pool.submit(order(1))
-    assert pool.answer(1) == b"fine"  # before the pool can fail
+    assert answer(pool, 1) == b"fine"  # before the pool can fail
     for draw in range(2, 40):
         pool.submit(order(draw))
     with pytest.raises(RunFailed, match=f"the {MOST_LOSSES}th time in a row, in draw 2"):
-        pool.answer(2)
+        answer(pool, 2)
     assert len(seen) == MOST_LOSSES
 
 
@@ -123,7 +121,7 @@ def test_what_no_other_worker_could_do_better_ends_the_run_at_once(pool_of):
     pool = pool_of(stale, 2)
     pool.submit(order(1))
     with pytest.raises(RunFailed, match="the weights are stale"):
-        pool.answer(1)
+        answer(pool, 1)
 
 
 def test_workers_join_and_leave(pool_of):
@@ -143,18 +141,18 @@ def test_workers_join_and_leave(pool_of):
     pool.submit(order(1))
     pool.submit(order(2))
     pool.resize(2)
-    assert [pool.answer(1), pool.answer(2)] == [b"done", b"done"]
+    assert [answer(pool, 1), answer(pool, 2)] == [b"done", b"done"]
     pool.resize(1)
     for draw in range(3, 9):
         pool.submit(order(draw))
-        pool.answer(draw)
+        answer(pool, draw)
     assert set(names) == {0}
     pool.resize(0)
     pool.submit(order(9))
     alone.clear()
     assert not alone.wait(0.2)  # nobody is there
     pool.resize(3)
-    assert pool.answer(9) == b"done"
+    assert answer(pool, 9) == b"done"
 
 
 def test_a_worker_without_a_place_is_done_without_unless_it_is_the_only_one(pool_of):
@@ -172,7 +170,7 @@ def test_a_worker_without_a_place_is_done_without_unless_it_is_the_only_one(pool
     pool = pool_of(crowded, 2)
     for draw in range(1, 30):
         pool.submit(order(draw))
-        assert pool.answer(draw) == b"0"
+        assert answer(pool, draw) == b"0"
     while not (notes := pool.notes()):
         pass
     assert set(notes) == {"rollout worker 1 found no node; the others go on, and it is tried again"}
@@ -181,7 +179,7 @@ def test_a_worker_without_a_place_is_done_without_unless_it_is_the_only_one(pool
     while b"1" not in answers:
         draw += 1
         pool.submit(order(draw))
-        answers.add(pool.answer(draw))
+        answers.add(answer(pool, draw))
 
     def full(worker, draw):
         raise NoPlace("found no node")
@@ -189,7 +187,7 @@ def test_a_worker_without_a_place_is_done_without_unless_it_is_the_only_one(pool
     pool = pool_of(full, 1)
     pool.submit(order(1))
     with pytest.raises(RunFailed, match="no rollout worker could be started: worker 0 found no node"):
-        pool.answer(1)
+        answer(pool, 1)
 
 
 def test_closing_ends_a_worker_in_the_middle(pool_of):

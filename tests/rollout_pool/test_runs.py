@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -59,6 +60,59 @@ def test_without_staleness_a_run_is_the_synchronous_one(
     same(now, ahead)
 
 
+@pytest.mark.parametrize(
+    ("case", "parts"), [("plain", 2), ("greedy baselines, a temperature that adapts, stop strings", 3)]
+)
+def test_without_staleness_a_run_in_parts_is_the_synchronous_one(
+    case: str, parts: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are whole batches of the engine: here of two prompts, and of one where the group is of three."""
+    in_threads(monkeypatch)
+    changes = {**VARIED[case], "engine": {"max_sequences": 12 if case == "plain" else 3}}
+    now = train(recipe(model, **changes), tmp_path / "now")
+    asynchronous = {"staleness": 0, "workers": 3, "parts": parts}
+    same(now, train(recipe(model, asynchronous, **changes), tmp_path / "ahead"))
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_parts_change_no_token(parts: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the rounding of log-probs in other batches, and of what is learned from them."""
+    in_threads(monkeypatch)
+    runs = [
+        train({**recipe(model, {"staleness": 2, **ahead}, **AHEAD), "steps": 4}, tmp_path / name)
+        for name, ahead in {"whole": {}, "parts": {"parts": parts, "workers": 4}}.items()
+    ]
+    whole, divided = (list(RunDirectory.open(run, is_writer=False).rollouts(2)) for run in runs)
+    assert len(whole) == 30
+    assert [row["tokens"] for row in divided] == [row["tokens"] for row in whole]
+    for row, other in zip(divided, whole, strict=True):
+        assert row["logprobs"] == pytest.approx(other["logprobs"], abs=2e-6)
+
+
+def test_neither_workers_nor_their_loss_change_a_run_in_parts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[tuple[int, int]] = set()
+    in_threads(monkeypatch, lambda worker, order: used.add((worker.number, order.part.number)))
+    ahead = {"staleness": 1, "parts": 3}
+    one = train(recipe(model, {**ahead, "workers": 1}, **AHEAD), tmp_path / "one")
+    assert used == {(0, 0), (0, 1), (0, 2)}
+    losses = unreliable(3, 0.3)
+
+    def noted(worker: Any, order: Any) -> None:
+        used.add((worker.number, order.part.number))
+        losses(worker, order)
+
+    in_threads(monkeypatch, noted)
+    heard = Heard()
+    many = train(recipe(model, {**ahead, "workers": 9}, **AHEAD), tmp_path / "many", heard)
+    assert len(losses.lost) >= 2  # type: ignore[attr-defined]
+    assert len({worker for worker, _ in used}) > 2  # more than S + 1
+    same(one, many)
+    assert any(re.search(r"; part \d of 3 of draw \d+ is sampled by another one", note) for note in heard.notes)
+    assert any("not 9, because with asynchronous.parts=3 and asynchronous.staleness=1 no" in n for n in heard.notes)
+
+
 @pytest.fixture(scope="module")
 def stale(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a staleness of two, whose workers were never lost."""
@@ -114,8 +168,8 @@ def test_the_weights_of_a_lost_draw_are_still_there(
     seen: list[int] = []
 
     def late(_: Any, order: Any) -> None:
-        seen.append(order.ticket.draw)
-        if seen.count(3) == 1 and order.ticket.draw == 3:
+        seen.append(order.part.draw)
+        if seen.count(3) == 1 and order.part.draw == 3:
             until(lambda: Path(order.weights).with_name("weights-000001.safetensors").exists())
             raise WorkerLost("was killed by SIGKILL")
 
@@ -179,7 +233,7 @@ def test_a_signal_while_rollouts_are_waited_for_loses_nothing(
     """Ctrl-C abandons step 5; what was outstanding when it began is finished and saved."""
 
     def interrupted(_: Any, order: Any) -> None:
-        if order.ticket.draw == 7 and not sent:
+        if order.part.draw == 7 and not sent:
             sent.append(True)
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -376,9 +376,13 @@ class AsynchronousConfig(Section):
     """Workers sample the rollouts of later steps while the trainer updates. Timing never changes a result."""
 
     shorthand: ClassVar[str] = "staleness"
+    saved_if_set: ClassVar[tuple[str, ...]] = ("parts", "in_flight_updates", "segment_tokens")
     staleness: Count = 1  # at most so many steps older are the weights that sampled; 0: the synchronous run
-    workers: Positive = 1  # number of workers, each with a copy of the policy, S + 1 at most; it changes no result
+    workers: Positive = 1  # number of workers, each with a copy of the policy, parts × (S + 1) at most
+    parts: Positive = 1  # into which the prompts of a draw are divided; a worker samples one at a time
+    in_flight_updates: bool = False  # later tokens of a completion are sampled with newer weights than its first ones
+    segment_tokens: Positive | None = None  # with the same weights, then; null: rollout.max_tokens / S
     pool: Literal["processes", "ray"] = "processes"  # of this machine, or actors of a Ray cluster
-    ticket_seconds: Above = 1800.0  # for a draw of prompts; a worker that takes longer is killed and started again
+    ticket_seconds: Above = 1800.0  # for a part of a draw; a worker that takes longer is killed and started again
     threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has
     weights_directory: Folder = ""  # where weights are handed over; all nodes must see it; empty: in the run directory

@@ -79,6 +79,8 @@ def refuse_asynchronous(
             f"asynchronous and engine.name {engine.name}: rollout workers sample with whet's own engine; use "
             "engine.name=native, or leave asynchronous out"
         )
+    for reason in (*_parts(asynchronous, rollout), *_in_flight(asynchronous, rollout)):
+        raise ValueError(reason)
     if asynchronous.staleness:
         for reason in _stale(asynchronous.staleness, algorithm, rollout, critic):
             raise ValueError(reason)
@@ -297,6 +299,39 @@ def _dropped_tokens(cells: dict[str, Cell], reward: RewardConfig) -> Iterator[st
         yield (
             f"dynamic sampling drops groups whose summed rewards are equal, and advantage "
             f"{name(cells['advantage'])!r} learns from their tokens: use algorithm.dynamic_sampling=keep_all"
+        )
+
+
+def _parts(asynchronous: AsynchronousConfig, rollout: RolloutConfig) -> Iterator[str]:
+    if asynchronous.parts > rollout.prompts:
+        yield (
+            f"asynchronous.parts is {asynchronous.parts} and a draw has {rollout.prompts} prompts (rollout.prompts): "
+            "a part has at least one, so lower it"
+        )
+
+
+def _in_flight(asynchronous: AsynchronousConfig, rollout: RolloutConfig) -> Iterator[str]:
+    if not asynchronous.in_flight_updates:
+        if asynchronous.segment_tokens is not None:
+            yield (
+                "asynchronous.segment_tokens is of in-flight updates: set asynchronous.in_flight_updates=true, or "
+                "leave it out"
+            )
+        return
+    if asynchronous.staleness < 2:
+        yield (
+            f"asynchronous.in_flight_updates with asynchronous.staleness {asynchronous.staleness}: no newer weights "
+            "come while completions are sampled, so set the staleness to 2 or more, or leave in_flight_updates out"
+        )
+    if (asynchronous.segment_tokens or 0) >= rollout.max_tokens:
+        yield (
+            f"asynchronous.segment_tokens is {asynchronous.segment_tokens} and a completion has at most "
+            f"{rollout.max_tokens} tokens (rollout.max_tokens), so no weights would change within one: lower it"
+        )
+    if rollout.stop:
+        yield (
+            "asynchronous.in_flight_updates and rollout.stop: a stop string that begins in one segment and ends in the "
+            "next would be missed; leave one of the two out"
         )
 
 

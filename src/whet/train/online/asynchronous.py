@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from whet.config.parts import AsynchronousConfig
+from whet.engines.native.native_engine import PLAIN_SEQUENCES
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling
 from whet.rollout import Scoring, draw, tokenize_prompts
@@ -27,7 +29,8 @@ from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
 from whet.train.rollout_pool.hand_off import HandOff, hand_off, remove_others
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
-from whet.train.rollout_pool.schedule import Ticket, Tickets, useful_workers
+from whet.train.rollout_pool.schedule import Part, Ticket, Tickets, divided, useful_workers
+from whet.train.rollout_pool.segments import Segment, completed, following, segments_of, usual_segment
 from whet.train.rollout_pool.ticket_pool import RolloutPool, Worker
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
@@ -43,12 +46,13 @@ START = "start"  # the directory of model and tokenizer that workers build their
 
 @dataclass(slots=True)
 class Drawn:
-    """A ticket with its prompts and, when it is there, its answer."""
+    """A ticket with its prompts and what a checkpoint held of its answers."""
 
     ticket: Ticket
     examples: list[Example]
     prompts: list[Prompt]
-    answer: dict[str, Tensor] | None = None
+    restored: dict[int, list[Segment]] = field(default_factory=dict)  # number of a part → its segments
+    asked: set[int] | None = None  # parts that workers were asked for
 
 
 class SampledAhead(Checkpointed):
@@ -67,10 +71,13 @@ class SampledAhead(Checkpointed):
         self._leave: Callable[[], None] = lambda: None  # what the pool's workers live in
         self._handed: HandOff | None = None
         self._version = -1  # of that
-        self._workers = useful_workers(self._settings.workers, self._settings.staleness)
+        self._workers = self._useful(self._settings.workers)
         self._wanted = ""  # what a user wrote last
         self._step = 0
-        self._lags: list[float] = []  # of the draws of this step
+        self._lags: Counter[int] = Counter()  # age of weights → draws of this step; with in-flight updates tokens
+        rollout, engine = self._of.config.rollout, self._of.config.engine
+        batch = max(1, (engine.max_sequences or PLAIN_SEQUENCES) // rollout.group)
+        self._parts = divided(rollout.prompts, self._settings.parts, batch)
 
     @property
     def kept(self) -> Mapping[str, Checkpointed]:
@@ -78,16 +85,15 @@ class SampledAhead(Checkpointed):
 
     def next(self, step: int, sampling: Sampling, timed: Timed) -> tuple[Scoring, Samples]:
         if step != self._step:
-            self._step, self._lags = step, []
+            self._step, self._lags = step, Counter()
             self._resize()
         ticket, issued = self._tickets.take(step, self._of.controllers.next_draw)
         for new in issued:
-            self._issue(new, sampling)
+            self._issue(new, sampling, timed)
         drawn, world = self._drawn[ticket.draw], self._of.world
         with timed("waiting"):
             samples = self._samples(drawn)
         self._tell()
-        self._lags.append(float(step - 1 - ticket.version))
         examples = world.shard(drawn.examples)
         steps = self._of.config.steps
         return Scoring(self._of.grader, examples, version=ticket.version, steps=steps, finished=step - 1), samples
@@ -96,7 +102,11 @@ class SampledAhead(Checkpointed):
         """By how many steps the weights that sampled were older than those that learned."""
         if not self._settings.staleness:
             return {}
-        return {"staleness/mean": statistics.fmean(self._lags), "staleness/max": max(self._lags)}
+        lags, shares = self._lags, {}
+        if self._settings.in_flight_updates:
+            every = range(self._settings.staleness + 1)
+            shares = {f"staleness/share/{age}": lags[age] / lags.total() for age in every}
+        return {"staleness/mean": statistics.fmean(lags.elements()), "staleness/max": float(max(lags)), **shares}
 
     def close(self) -> None:
         if self._pool is not None:
@@ -120,11 +130,16 @@ class SampledAhead(Checkpointed):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The completions of the draws that `numbers` named last, when they are there; rank 0 has them."""
+        """The completions of the draws that `numbers` named last, as far as there are weights; rank 0 has them."""
         if not self._of.world.is_writer:
             return {}
-        answers = {draw: self._answer(self._drawn[draw]) for draw in self._noted}
-        return {f"{draw}.{name}": tensor for draw, answer in answers.items() for name, tensor in answer.items()}
+        return {
+            f"{self._prefix(draw, part, segment)}{name}": tensor
+            for draw in self._noted
+            for part in range(len(self._parts))
+            for segment, answer in enumerate(self._answers(self._drawn[draw], part, so_far=True))
+            for name, tensor in answer.items()
+        }
 
     def saved_sizes(self) -> tuple[int, int]:
         rollout = self._of.config.rollout
@@ -137,34 +152,69 @@ class SampledAhead(Checkpointed):
 
     def _restored(self, row: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Drawn:
         ticket = Ticket(row["draw"], row["version"])
-        prefix = f"{ticket.draw}."
-        answer = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
         drawn = self._prompted(ticket, [unpack_example(one) for one in row["examples"]])
-        drawn.answer = answer
+        for part in range(len(self._parts)):
+            for segment in range(self._segments):
+                prefix = self._prefix(ticket.draw, part, segment)
+                answer = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+                if answer:
+                    drawn.restored.setdefault(part, []).append(answer)
         return drawn
 
-    def _issue(self, ticket: Ticket, sampling: Sampling) -> None:
+    def _prefix(self, draw: int, part: int, segment: int) -> str:
+        """Of the names of tensors in a checkpoint."""
+        is_whole = len(self._parts) == 1 and not self._settings.in_flight_updates
+        return f"{draw}." if is_whole else f"{draw}.{part}.{segment}."
+
+    def _issue(self, ticket: Ticket, sampling: Sampling, timed: Timed) -> None:
         """Draws the prompts of a ticket, and gives it to the workers."""
         of = self._of
         name = (of.config.seed, ticket.draw)
         drawn = self._prompted(ticket, draw(of.parts.task, of.config.rollout.prompts, seed=name))
+        with timed("hand_off"):
+            self._hand_off(ticket.version)
         self._drawn[ticket.draw] = drawn
-        self._hand_off(ticket.version)
-        if self._pool is None:
-            return
-        assert self._handed is not None
-        weights = self._handed
-        self._pool.submit(
-            Order(
-                ticket=ticket,
-                weights=str(weights.file),
-                seal=weights.seal,
-                prompts=tuple(drawn.prompts),
+        if self._pool is not None:
+            for one in self._drawn.values():  # also what a checkpoint has begun
+                if one.asked is None:
+                    self._ask(self._pool, one, sampling)
+
+    def _ask(self, pool: RolloutPool, drawn: Drawn, sampling: Sampling) -> None:
+        """Gives what is not yet sampled of a ticket to the workers."""
+        rollout, drawn.asked = self._of.config.rollout, set()
+        for number, prompts in enumerate(self._parts):
+            order: Order | None = Order(
+                part=Part(drawn.ticket.draw, number, len(self._parts)),
+                version=drawn.ticket.version,
+                prompts=tuple(drawn.prompts[place] for place in prompts),
                 sampling=sampling,
-                group=of.config.rollout.group,
-                greedy=of.learner.algorithm.needs_greedy,
+                group=rollout.group,
+                greedy=self._of.learner.algorithm.needs_greedy,
+                segments=self._segments,
+                segment_tokens=self._segment_tokens,
             )
+            for answer in drawn.restored.get(number, ()):
+                order = None if order is None else self._following(order, answer)
+            if order is not None:
+                drawn.asked.add(number)
+                pool.submit(order)
+
+    def _following(self, order: Order, answer: Segment) -> Order | None:
+        return following(order, answer, self._of.learner.policy.context)
+
+    @property
+    def _segment_tokens(self) -> int | None:
+        """Tokens between updates in flight."""
+        if not self._settings.in_flight_updates:
+            return None
+        return self._settings.segment_tokens or usual_segment(
+            self._of.config.rollout.max_tokens, self._settings.staleness
         )
+
+    @property
+    def _segments(self) -> int:
+        size = self._segment_tokens
+        return 1 if size is None else segments_of(self._of.config.rollout.max_tokens, size, self._settings.staleness)
 
     def _prompted(self, ticket: Ticket, examples: list[Example]) -> Drawn:
         stream = (self._of.config.seed, ticket.draw)
@@ -173,21 +223,51 @@ class SampledAhead(Checkpointed):
 
     def _samples(self, drawn: Drawn) -> Samples:
         """This rank's share of the completions of a draw."""
-        world, rollout = self._of.world, self._of.config.rollout
-        count = rollout.group + self._of.learner.algorithm.needs_greedy
-        samples = unpack_samples(self._answer(drawn), drawn.prompts, count) if world.is_writer else []
+        world = self._of.world
+        samples = self._whole(drawn) if world.is_writer else []
         if world.size == 1:
+            self._note_ages(drawn, [one for _, some in samples for one in some])
             return samples
         shared = world.gather([[asdict(one) for one in some] for _, some in samples])[0]
         completions = [[_completion(one) for one in some] for some in shared]
+        self._note_ages(drawn, [one for some in completions for one in some])
         return world.shard(list(zip(drawn.prompts, completions, strict=True)))
 
-    def _answer(self, drawn: Drawn) -> dict[str, Tensor]:
-        """What a worker answered; waits for it."""
-        if drawn.answer is None:
-            assert self._pool is not None
-            drawn.answer = from_bytes(self._pool.answer(drawn.ticket.draw))
-        return drawn.answer
+    def _whole(self, drawn: Drawn) -> Samples:
+        """All completions of a draw."""
+        count = self._of.config.rollout.group + self._of.learner.algorithm.needs_greedy
+        samples: Samples = []
+        for number, places in enumerate(self._parts):
+            prompts, answers = [drawn.prompts[place] for place in places], self._answers(drawn, number)
+            if self._settings.in_flight_updates:
+                samples += completed(answers, prompts, count, self._of.parts.tokenizer)
+            else:
+                samples += unpack_samples(answers[0], prompts, count)
+        return samples
+
+    def _answers(self, drawn: Drawn, part: int, *, so_far: bool = False) -> list[Segment]:
+        """What workers answered of a part, segment by segment; waits for it, or for those whose weights are there."""
+        restored = drawn.restored.get(part, [])
+        if drawn.asked is None or part not in drawn.asked:
+            return restored
+        assert self._pool is not None
+        named = Part(drawn.ticket.draw, part, len(self._parts))
+        found = self._pool.answer_so_far(named) if so_far else self._pool.answer(named)
+        return [*restored, *map(from_bytes, found)]
+
+    def _note_ages(self, drawn: Drawn, completions: Sequence[Completion]) -> None:
+        """Counts how old the weights are that sampled; ends the run if they are older than asked for."""
+        if self._settings.in_flight_updates:
+            ages = Counter(self._step - 1 - version for one in completions for version in one.versions)
+        else:
+            ages = Counter([self._step - 1 - drawn.ticket.version])
+        odd = [age for age in ages if not 0 <= age <= self._settings.staleness]
+        if odd:
+            raise RunFailed(
+                f"draw {drawn.ticket.draw} has tokens of weights that are {odd[0]} steps old, and "
+                f"asynchronous.staleness is {self._settings.staleness}: this is a bug of whet"
+            )
+        self._lags += ages
 
     def _hand_off(self, version: int) -> None:
         """Hands the weights of the step over, once; of a policy that is spread over ranks by all of them."""
@@ -198,7 +278,8 @@ class SampledAhead(Checkpointed):
             self._start()
         directory = self._directory if world.is_writer else None
         self._handed, self._version = hand_off(self._of.learner.policy, version, directory, world.sharding), version
-        if self._pool is not None:
+        if self._pool is not None and self._handed is not None:
+            self._pool.publish(version, str(self._handed.file), self._handed.seal)
             remove_others(self._directory, self._pool.versions | {version})
 
     def _start(self) -> None:
@@ -214,7 +295,7 @@ class SampledAhead(Checkpointed):
         self._require_space()
         self._of.parts.save_model(self._directory / START)
         make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
-        self._pool = RolloutPool(make, self._workers)
+        self._pool = RolloutPool(make, self._workers, lambda order, answer: self._following(order, from_bytes(answer)))
 
     def _require_space(self) -> None:
         """The weights to start with, those of the newest step, one file that is written, and those of open tickets."""
@@ -233,13 +314,21 @@ class SampledAhead(Checkpointed):
 
     def _idle(self, wanted: int) -> str:
         """What is said of workers that are not started."""
-        most = useful_workers(wanted, self._settings.staleness)
+        most, settings = self._useful(wanted), self._settings
         if wanted == most:
             return ""
+        if settings.parts > 1:
+            return (
+                f"; not {wanted}, because with asynchronous.parts={settings.parts} and asynchronous.staleness="
+                f"{settings.staleness} no more than {most} parts of draws are under way"
+            )
         return (
-            f"; not {wanted}, because a worker samples a whole draw, and with asynchronous.staleness="
-            f"{self._settings.staleness} no more than {most} are under way"
+            f"; not {wanted}, because a worker samples a whole draw (asynchronous.parts divides it), and with "
+            f"asynchronous.staleness={settings.staleness} no more than {most} are under way"
         )
+
+    def _useful(self, wanted: int) -> int:
+        return useful_workers(wanted, self._settings.staleness, self._settings.parts)
 
     def _setup(self) -> WorkerSetup:
         config, device = self._of.config, self._of.world.device
@@ -268,7 +357,7 @@ class SampledAhead(Checkpointed):
         if not NUMBER.fullmatch(text):
             self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
             return
-        useful = useful_workers(int(text), self._settings.staleness)
+        useful = self._useful(int(text))
         if useful != self._workers or useful != int(text):
             self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(int(text))}")
             self._workers = useful
@@ -291,9 +380,12 @@ def worker_maker(
     if settings.pool == "ray":
         from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
 
-        most = useful_workers(settings.workers, settings.staleness)
+        most = useful_workers(settings.workers, settings.staleness, settings.parts)
         leave = join_cluster(max(os.cpu_count() or 1, most * setup.threads))
-        return lambda number: RayWorker(number, setup, limit_seconds=settings.ticket_seconds), leave
+        own = (
+            setup if setup.device == "cpu" else replace(setup, device=f"{setup.device}:0")
+        )  # Ray shows an actor its own
+        return lambda number: RayWorker(number, own, limit_seconds=settings.ticket_seconds), leave
     from whet.train.rollout_pool.local_worker import LocalWorker
 
     def local(number: int) -> Worker:
@@ -313,4 +405,4 @@ def worker_device(kind: str, number: int) -> str:
 
 
 def _completion(row: Mapping[str, Any]) -> Completion:
-    return Completion(**{**row, "tokens": tuple(row["tokens"]), "logprobs": tuple(row["logprobs"])})
+    return Completion(**{**row, **{name: tuple(row[name]) for name in ("tokens", "logprobs", "versions")}})

@@ -141,6 +141,8 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         row["part"] = part
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
+    if rollout.versions:
+        row["versions"] = rollout.versions
     if rollout.score.token_rewards:
         row["token_rewards"] = rollout.score.token_rewards
     return row | rollout.score.remarks

@@ -1,7 +1,6 @@
 """What a worker is asked, as JSON, and what it answers, as tensors: nothing is pickled.
 
-The answer of a whole draw is one set of tensors; processes send it as the bytes of a safetensors file, and checkpoints
-keep it as it is.
+The answer is one set of tensors. Processes send it as the bytes of a safetensors file, and checkpoints keep it.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from torch import Tensor
 
 from whet.errors import RunFailed
 from whet.records import Completion, Prompt, Sampling
-from whet.train.rollout_pool.schedule import Ticket
+from whet.train.rollout_pool.schedule import Part
 
 Samples = list[tuple[Prompt, list[Completion]]]
+PLAIN = ("version", "weights", "seal", "group", "greedy", "segment", "segments", "segment_tokens")  # fields of an order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,15 +40,25 @@ class WorkerSetup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """A ticket with all that is needed to sample it."""
+    """A part of a ticket with all that is needed to sample it, or its next segment."""
 
-    ticket: Ticket
-    weights: str  # the file of its version
-    seal: str  # checksum of that file's list of tensors
+    part: Part
+    version: int  # of the weights
+    weights: str = ""  # the file of its version
+    seal: str = ""  # checksum of that file's list of tensors
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     group: int
     greedy: bool  # also the most likely completion of every prompt
+    segment: int = 0
+    segments: int = 1  # at most
+    segment_tokens: int | None = None  # of all but the last; None: completions are sampled in one go
+    begun: tuple[tuple[int, ...] | None, ...] = ()  # tokens so far of all completions, in order; None: finished
+
+    @property
+    def last_version(self) -> int:
+        """Of the weights that the last segment is to be sampled with."""
+        return self.version + self.segments - 1 - self.segment
 
     def packed(self) -> dict[str, Any]:
         """As JSON."""
@@ -60,10 +70,11 @@ class Order:
         sampling: dict[str, Any] = dict(data["sampling"])
         lists = {name: tuple(value) for name, value in sampling.items() if isinstance(value, list)}
         return cls(
-            ticket=Ticket(**data["ticket"]),
+            part=Part(**data["part"]),
             prompts=tuple(Prompt(**{**prompt, "stream": tuple(prompt["stream"])}) for prompt in asked),
             sampling=Sampling(**{**sampling, **lists}),
-            **{name: data[name] for name in ("weights", "seal", "group", "greedy")},
+            begun=tuple(None if tokens is None else tuple(tokens) for tokens in data["begun"]),
+            **{name: data[name] for name in PLAIN},
         )
 
 

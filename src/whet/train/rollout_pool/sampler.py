@@ -14,6 +14,7 @@ from whet.models.text.tokenizers import load_tokenizer
 from whet.rollout import sample
 from whet.train.rollout_pool.hand_off import take_over
 from whet.train.rollout_pool.orders import Order, WorkerSetup, pack_samples, to_bytes
+from whet.train.rollout_pool.segments import sample_segment
 from whet.train.setup.allocators import set_up_allocator
 from whet.train.setup.build import build_engine, place
 from whet.train.setup.lora_setup import attach_adapter
@@ -44,7 +45,9 @@ class Sampler:
         """The completions of an order; RunFailed if the weights are not those of its version."""
         if order.seal != self._seal:
             self._seal = ""  # until they are proved
-            take_over(self._policy, self._engine, Path(order.weights), version=order.ticket.version, seal=order.seal)
+            take_over(self._policy, self._engine, Path(order.weights), version=order.version, seal=order.seal)
             self._seal = order.seal
+        if order.segment_tokens is not None:
+            return to_bytes(sample_segment(self._engine, order))
         samples = sample(self._engine, order.prompts, order.sampling, order.group, greedy=order.greedy)
         return to_bytes(pack_samples(samples))

@@ -1,22 +1,24 @@
-"""The pool: one thread for each worker hands it tickets and keeps its answers. Imports no torch, knows no process.
+"""The pool: one thread for each worker hands it parts of tickets and keeps its answers. Imports no torch.
 
-The ticket of a lost worker is given to the next one that is free, and the worker is started again; the random streams
-of a draw are named by its number, so the answer is the same. How many workers there are changes no answer.
+The part of a lost worker is given to the next one that is free, and the worker is started again; the random streams
+of a draw are named by its number, so the answer is the same. How many workers there are changes no answer. Knows no
+process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol
 
 from whet.errors import RunFailed
-from whet.train.rollout_pool.schedule import Assignments
+from whet.train.rollout_pool.schedule import Assignments, Part
 
 if TYPE_CHECKING:
     from whet.train.rollout_pool.orders import Order
 
-MOST_LOSSES = 5  # in a row of one worker, or with one ticket, before the run ends
+MOST_LOSSES = 5  # in a row of one worker, or with one part, before the run ends
 PAUSE_SECONDS = 1.0  # before a worker is started again, for every loss in a row but the first
 NOTICE_SECONDS = 1.0  # how often a waiting main thread looks for signals
 EXIT_SECONDS = 10.0
@@ -63,13 +65,19 @@ class Worker(Protocol):
 class RolloutPool:
     """Workers that sample orders, in any order of time; `answer` waits for one."""
 
-    def __init__(self, make: Callable[[int], Worker], count: int) -> None:
-        """`make` gives the worker of a number, not started."""
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[int], Worker],
+        count: int,
+        follow: Callable[[Order, bytes], Order | None] = lambda *_: None,
+    ) -> None:
+        """`make` gives the worker of a number, not started; `follow` what is left of a part after an answer."""
+        self._make, self._follow = make, follow
         self._changed = Condition()  # guards everything below
         self._assignments = Assignments()
-        self._orders: dict[int, Order] = {}  # draw → order without an answer
-        self._answers: dict[int, bytes] = {}
+        self._orders: dict[Part, Order] = {}  # without an answer
+        self._answers: dict[Part, list[bytes]] = {}  # of its segments
+        self._weights: dict[int, tuple[str, str]] = {}  # version → file and seal
         self._workers: dict[int, Worker] = {}
         self._threads: dict[int, Thread] = {}
         self._notes: list[str] = []
@@ -84,7 +92,7 @@ class RolloutPool:
             return self._assignments.versions
 
     def resize(self, count: int) -> None:
-        """Workers join at once; those that leave finish their ticket first."""
+        """Workers join at once; those that leave finish what they sample first."""
         with self._changed:
             self._count = count
             for number in range(count):
@@ -94,25 +102,36 @@ class RolloutPool:
                     self._threads[number].start()
             self._changed.notify_all()
 
-    def submit(self, order: Order) -> None:
+    def publish(self, version: int, file: str, seal: str) -> None:
+        """Weights that orders are sampled with from now on."""
         with self._changed:
-            self._orders[order.ticket.draw] = order
-            self._assignments.add(order.ticket)
+            self._weights = {old: self._weights[old] for old in self._assignments.versions} | {version: (file, seal)}
+            self._assignments.publish(version)
             self._changed.notify_all()
 
-    def answer(self, draw: int) -> bytes:
-        """Waits for the answer of a draw; raises what ended a worker for good."""
+    def submit(self, order: Order) -> None:
         with self._changed:
-            while draw not in self._answers:
-                if self._failure is not None:
-                    raise self._failure
-                self._changed.wait(NOTICE_SECONDS)
-            return self._answers[draw]
+            self._add(order)
+            self._changed.notify_all()
+
+    def answer(self, part: Part) -> list[bytes]:
+        """Waits for the answers of a part, one for each segment; raises what ended a worker for good."""
+        with self._changed:
+            self._assignments.due(part.draw)
+            self._changed.notify_all()
+            self._wait_while(lambda: part in self._orders or part not in self._answers)
+            return self._answers[part]
+
+    def answer_so_far(self, part: Part) -> list[bytes]:
+        """As `answer`, of the segments whose weights are there."""
+        with self._changed:
+            self._wait_while(lambda: part in self._orders and not self._assignments.is_early(part))
+            return list(self._answers.get(part, ()))
 
     def forget_but(self, draws: Collection[int]) -> None:
         """Drops the answers of other draws. Not by `answer`: a signal may abandon a step that has just got one."""
         with self._changed:
-            self._answers = {draw: answer for draw, answer in self._answers.items() if draw in draws}
+            self._answers = {part: answer for part, answer in self._answers.items() if part.draw in draws}
 
     def notes(self) -> list[str]:
         """What happened to workers since the last call."""
@@ -132,7 +151,7 @@ class RolloutPool:
             thread.join(EXIT_SECONDS)
 
     def _serve(self, number: int) -> None:
-        """The life of one worker's place: started, given tickets, started again."""
+        """The life of one worker's place: started, given orders, started again."""
         losses, worker = 0, None
         try:
             while self._is_wanted(number):
@@ -152,7 +171,7 @@ class RolloutPool:
                     worker = None
                 else:
                     losses = 0
-                    self._keep(number, answer)
+                    self._keep(number, answer, self._follow(order, answer))
         except BaseException as error:  # noqa: BLE001 - raised in the main thread, by `answer`
             self._fail(error)
         finally:
@@ -161,6 +180,16 @@ class RolloutPool:
                 del self._threads[number]
             if left is not None:
                 left.close()
+
+    def _add(self, order: Order) -> None:
+        self._orders[order.part] = order
+        self._assignments.add(order.part, order.version, order.last_version)
+
+    def _wait_while(self, is_open: Callable[[], bool]) -> None:
+        while is_open():
+            if self._failure is not None:
+                raise self._failure
+            self._changed.wait(NOTICE_SECONDS)
 
     def _is_wanted(self, number: int) -> bool:
         with self._changed:
@@ -177,25 +206,29 @@ class RolloutPool:
         """Waits for an order; None if the worker is to leave."""
         with self._changed:
             while number < self._count and self._failure is None:
-                ticket = self._assignments.give(number)
-                if ticket is not None:
-                    return self._orders[ticket.draw]
+                given = self._assignments.give(number)
+                if given is not None:
+                    part, version = given
+                    file, seal = self._weights[version]
+                    return replace(self._orders[part], version=version, weights=file, seal=seal)
                 self._changed.wait()
             return None
 
-    def _keep(self, number: int, answer: bytes) -> None:
+    def _keep(self, number: int, answer: bytes, following: Order | None) -> None:
         with self._changed:
-            ticket = self._assignments.finish(number)
-            del self._orders[ticket.draw]
-            self._answers[ticket.draw] = answer
+            part = self._assignments.finish(number)
+            self._answers.setdefault(part, []).append(answer)
+            del self._orders[part]
+            if following is not None:
+                self._add(following)
             self._changed.notify_all()
 
     def _lose(self, number: int, worker: Worker | None, how: str, losses: int) -> None:
-        """Gives the ticket back; ends the run if workers are lost again and again."""
+        """Gives the part back; ends the run if workers are lost again and again."""
         with self._changed:
             lost = self._workers.pop(number, worker)
-            ticket = self._assignments.lose(number)
-            times = 0 if ticket is None else self._assignments.losses[ticket.draw]
+            part = self._assignments.lose(number)
+            times = 0 if part is None else self._assignments.losses[part]
             self._changed.notify_all()
         if lost is not None:
             lost.close()
@@ -203,13 +236,13 @@ class RolloutPool:
         with self._changed:
             if self._count == 0:
                 return
-            told = "" if ticket is None else f"; draw {ticket.draw} is sampled by another one"
+            told = "" if part is None else f"; {part} is sampled by another one"
             self._notes.append(f"{name} {how}{told}")
             if max(losses, times) >= MOST_LOSSES:
                 said = "" if lost is None else lost.last_output
                 self._failure = RunFailed(
                     f"{name} {how}, the {max(losses, times)}th time in a row"
-                    f"{'' if ticket is None else f', in draw {ticket.draw}'}; "
+                    f"{'' if part is None else f', in {part}'}; "
                     + (f"its last output: {said}" if said else "it printed nothing")
                 )
                 self._changed.notify_all()

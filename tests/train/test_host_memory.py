@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from whet.train.setup.allocators import ALLOCATOR_VARIABLES, set_up_allocator, use_expandable_segments
+from whet.distributed.allocators import ALLOCATOR_VARIABLES, set_up_allocator, use_expandable_segments
 
 PAGE, SIZE = 4096, 2**26  # bytes: a tensor larger than any that glibc keeps by itself
 COUNT = f"""
 import resource, torch
-from whet.train.setup.allocators import keep_freed_memory
+from whet.distributed.allocators import keep_freed_memory
 
 def faults():
     for _ in range(24):  # until a block is found that is large enough for its alignment too

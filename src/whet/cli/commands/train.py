@@ -59,9 +59,7 @@ def train(  # noqa: PLR0917 - typer's
     A recipe may also train a reward model, or be a pipeline of several runs. A run makes a directory with its config,
     metrics, rollouts, checkpoints, best model and report. Its path is printed at the end; progress goes to standard
     error. A resumed run may be given more steps, and other intervals of evaluations and checkpoints.
-
-    The doctor looks at a run while it trains, and its warnings are printed when they first hold. A run that --stop-on
-    ends is finished, with its report and best model, and the exit code is 3.
+    The doctor's warnings are printed when they first hold; a run that --stop-on ends exits with 3.
 
     \b
     Examples:

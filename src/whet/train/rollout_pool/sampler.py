@@ -6,6 +6,7 @@ import torch
 
 from whet.config.model_config import ModelConfig
 from whet.config.parts import EngineConfig
+from whet.distributed.allocators import set_up_allocator
 from whet.distributed.world import World
 from whet.models.download.model_hub import resolve_model
 from whet.models.half_precision import halve
@@ -15,7 +16,6 @@ from whet.rollout import sample
 from whet.train.rollout_pool.hand_off import take_over
 from whet.train.rollout_pool.orders import Order, WorkerSetup, pack_samples, to_bytes
 from whet.train.rollout_pool.segments import sample_segment
-from whet.train.setup.allocators import set_up_allocator
 from whet.train.setup.build import build_engine, place
 from whet.train.setup.lora_setup import attach_adapter
 
@@ -28,7 +28,8 @@ class Sampler:
         world = World.alone(setup.device)
         if world.device.type == "cuda":
             torch.cuda.set_device(world.device)
-        set_up_allocator(world.device, expandable=setup.engine["name"] != "vllm")
+        engine = EngineConfig.model_validate(setup.engine)
+        set_up_allocator(world.device, expandable=engine.name != "vllm")
         model, start = ModelConfig.model_validate(setup.model), Path(setup.start)
         directory = start if model.lora is None else resolve_model(model.path)
         policy = load_model(directory, keep_bf16=setup.keep_bf16)
@@ -37,7 +38,6 @@ class Sampler:
         if setup.trains_in_bf16:
             halve(policy, trained=True)
         self._policy = place(policy, world.device)
-        engine = EngineConfig.model_validate(setup.engine)
         self._engine = build_engine(engine, self._policy, load_tokenizer(start), world)
         self._seal = ""  # of the weights that it holds
 

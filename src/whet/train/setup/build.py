@@ -12,6 +12,7 @@ from torch import Tensor
 from whet.config import EngineConfig, NewModel, OfflineConfig, OnlineConfig, TrainConfig
 from whet.config.model_config import ModelConfig
 from whet.config.objective import hides_tokens
+from whet.distributed.allocators import set_up_allocator
 from whet.distributed.sharding import is_spread, take_over
 from whet.distributed.world import World
 from whet.engines.denoising.denoising_engine import DenoisingEngine
@@ -37,7 +38,6 @@ from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
 from whet.train.optimizers.optimizer import make_optimizer
-from whet.train.setup.allocators import set_up_allocator
 from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 BOUNDS = (1, 2, 4)  # of the staleness, where none is asked for
 MOST_SEQUENCES = 32_768  # of a step; more would take longer than ten seconds
 ALIKE = 1.01  # times the seconds of the fastest: not worth stale rollouts
-UNDIVIDED = (
-    "asynchronous: every draw is divided among all engines; whet's own workers sample whole draws, so no more than "
-    "S + 1 engines are busy"
-)
+DIVIDED = "asynchronous: every draw is divided among all engines, so set asynchronous.parts to their number"
 NOT_SIMULATED = "evaluations, the loading of models and failures are not simulated"
 
 
@@ -132,7 +129,7 @@ def _notes(plan: Plan, asked: Asked, simulated: Simulated) -> list[str]:
     if plan.gpu.name not in GPUS:
         notes.append(f"{plan.gpu.name}: speed and price are those of {like(plan.gpu.memory).name}")
     if asked.gpus // simulated.engine_gpus - 1 > 1 + min(simulated.bounds):
-        notes.append(UNDIVIDED)
+        notes.append(DIVIDED)
     if asked.gpus <= simulated.engine_gpus:
         notes.append("with one engine's GPUs nothing can be apart: --gpus compares the other schedules")
     if plan.usual.rounds > 1:

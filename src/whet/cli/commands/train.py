@@ -86,8 +86,7 @@ def train(  # noqa: PLR0917 - typer's
         return
     if resume:
         key_flags.refuse_flags(flags)
-        path = arguments.run_directory(source, runs)
-        _resume(path, overrides or [], accept_changes=accept_changes, as_json=as_json)
+        _resume(arguments.run_directory(source, runs), overrides or [], accept_changes=accept_changes, as_json=as_json)
         return
     words = key_flags.with_flags(source, arguments.with_runs(overrides, runs), flags)
     _say_followed(words[len(overrides or ()) :], flags)

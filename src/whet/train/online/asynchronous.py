@@ -386,22 +386,13 @@ def worker_maker(
             setup if setup.device == "cpu" else replace(setup, device=f"{setup.device}:0")
         )  # Ray shows an actor its own
         return lambda number: RayWorker(number, own, limit_seconds=settings.ticket_seconds), leave
-    from whet.train.rollout_pool.local_worker import LocalWorker
+    from whet.train.rollout_pool.local_worker import LocalWorker, worker_device
 
     def local(number: int) -> Worker:
         own = replace(setup, device=worker_device(setup.device, number))
         return LocalWorker(number, own, answers=directory, limit_seconds=settings.ticket_seconds)
 
     return local, lambda: None
-
-
-def worker_device(kind: str, number: int) -> str:
-    """The device of a worker: the GPUs that no trainer process of this machine has, in turn, or the first one."""
-    if kind == "cpu":
-        return kind
-    trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    free = range(trainers, torch.cuda.device_count()) or range(1)
-    return f"{kind}:{free[number % len(free)]}"
 
 
 def _completion(row: Mapping[str, Any]) -> Completion:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from whet.errors import RunFailed, escaped
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
 from whet.train.rollout_pool.orders import Order, WorkerSetup
@@ -21,6 +23,15 @@ COMMAND = (
 )  # -P: no file here shadows a library
 LOAD_SECONDS = 600.0  # the least that a worker is given to import torch and read a model from a cold disk
 SHOWN_BYTES = 2000  # of the last output
+
+
+def worker_device(kind: str, number: int) -> str:
+    """The device of a worker: the GPUs that no trainer process of this machine has, in turn, or the first one."""
+    if kind == "cpu":
+        return kind
+    trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    free = range(trainers, torch.cuda.device_count()) or range(1)
+    return f"{kind}:{free[number % len(free)]}"
 
 
 class LocalWorker:

@@ -99,7 +99,7 @@ SORTING_GRPO = _online("sorting-grpo", "toy-sorting", *SORTING, half="fit")
 REVERSE_GRPO = _online("reverse-grpo", "toy-sorting", *REVERSE, half="measure")
 SORTING_RLOO = _online("sorting-rloo", "toy-sorting", *SHORT_SORTING, half="measure")
 EXACT_REWARD = f"reward.functions=[{OWN}/rewards.py:exact]"
-SORTING_EXACT = _online("sorting-exact", "toy-sorting", *SORTING, "cold_start.steps=25", EXACT_REWARD, half="fit")
+SORTING_EXACT = _online("sorting-exact", "toy-sorting", *SORTING, "cold_start.steps=16", EXACT_REWARD, half="fit")
 SPELLING_GRPO = _online("spelling-grpo", "grpo-spell-backward", *SPELLING, half="measure")
 SORTING_PPO = _online("sorting-ppo", "ppo-sorting", *PPO, half="fit")
 REVERSE_PPO = _online(

@@ -58,7 +58,7 @@ FIT = (
         keys=[f"task={{name: '{TASKS}:FewSorting', level: 2, prompts: 4}}"]),
     planted(SORTING_EXACT, "too-hard", "six digits, and no supervised start", "prompts-too-hard", half="fit",
         keys=["task.level=4", "cold_start.steps=0", "rollout.max_tokens=8", "eval.max_tokens=8"],
-        repair=["task.level=2", "cold_start.steps=25"]),
+        repair=["task.level=2", "cold_start.steps=16"]),
     planted(SORTING_GRPO, "cold-sampling", "temperature 0.05", "temperature-too-low", half="fit",
         keys=["rollout.temperature=0.05"], repair=["rollout.temperature=1.0"]),
     planted(SORTING_GRPO, "entropy-bonus", "entropy coefficient 1", "entropy-bonus-too-high", half="fit",

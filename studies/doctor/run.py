@@ -30,7 +30,7 @@ from studies.doctor.inputs import make_endless, make_files, start_cases
 from studies.doctor.training import SEEDS, Job, advised, jobs, start_model, work
 
 PRELOADED = ["studies.doctor.training", "torch", "transformers", "whet.train.online.loop"]  # once, for all runs
-RUN_SECONDS = 120.0  # after which a run is ended
+RUN_SECONDS = 120.0  # after which a run is ended, unless --run-seconds says otherwise
 USUAL_SECONDS = 20.0  # before the end no run is started
 SAID = 600  # characters of the log of a run that failed
 
@@ -51,6 +51,7 @@ class Pool:
     made: Path
     to: Path
     until: float  # time.time() after which nothing is left running
+    run_seconds: float = RUN_SECONDS
     keep: bool = False
     waiting: list[tuple[float, int, Job]] = field(default_factory=list)
     known: set[tuple[str, int, tuple[str, ...]]] = field(default_factory=set)
@@ -91,7 +92,7 @@ class Pool:
     def _look(self, process: BaseProcess) -> None:
         job, started = self.working[process]
         if process.is_alive():
-            if time.time() - started > RUN_SECONDS:
+            if time.time() - started > self.run_seconds:
                 process.kill()
             return
         del self.working[process]
@@ -152,6 +153,7 @@ def main(arguments: Sequence[str]) -> None:
         made=made,
         to=options.to,
         until=started + 60 * options.minutes,
+        run_seconds=options.run_seconds,
         keep=options.keep,
         known={one.key for one in before},
     )
@@ -173,6 +175,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--to", type=Path, required=True, help="the file of histories, which is added to")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="after which one run is ended")
     parser.add_argument("--seeds", default=",".join(map(str, range(SEEDS))))
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="cases with this in their name")
     parser.add_argument("--keep", action="store_true", help="keep the run directories")

@@ -37,7 +37,7 @@ def test_the_table(whet: Whet) -> None:
         assert f"\n  {name}: " in result.out
     assert "  whole run: 200 steps, a checkpoint of " in result.out
     assert lines[-2] == "note: evaluations, the loading of models and failures are not simulated"
-    assert lines[-1].startswith("note: asynchronous: every draw is divided among all engines, so set asynchronous.parts")
+    assert lines[-1].startswith("note: asynchronous: every draw is divided among all engines, so set asynchronous.")
 
 
 def test_the_json_has_every_number(whet: Whet) -> None:

@@ -211,14 +211,15 @@ def _from_transformers(policy: Decoder, folder: Path) -> Any:
     from transformers.utils import logging
 
     policy.save(folder)
-    logging.disable_progress_bar()
+    bars: Any = logging  # its functions have no types
+    bars.disable_progress_bar()
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         return model.eval()
     except Exception:  # noqa: BLE001 - of any type: an unknown model_type, or a version that reads it otherwise
         return None
     finally:
-        logging.enable_progress_bar()
+        bars.enable_progress_bar()
 
 
 def _parameters(policy: nn.Module) -> int:

@@ -104,6 +104,7 @@ def healthy_offline(kind, steps=40):
     if kind == "preference":
         rows += [ramp("rewards/margin", 0.0, 1.0, steps), ramp("rewards/chosen", 0.0, 0.3, steps)]
         rows += [ramp("rewards/rejected", 0.0, -0.7, steps), noisy("length/chosen", 30, 1, steps)]
+        rows += [ramp("logprobs/chosen", -30, -29, steps), ramp("logprobs/rejected", -32, -36, steps)]
         rows += [noisy("length/rejected", 28, 1, steps), accuracy("pair_accuracy", 0.5, 0.75, steps)]
         rows += [ramp("pair_accuracy", 0.5, 0.8, steps)]
         rows += [[{"step": 0, "eval/length": 30.0}, {"step": steps, "eval/length": 33.0}]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doctor.made import constant, curve, evals, history, ramp, rollout
+from tests.doctor.made import NEW, constant, curve, evals, history, ramp, rollout
 from whet.doctor import thresholds as at
 from whet.doctor.rules import completions, evaluation, exploration, preferences, rewards, sampler, updates
 
@@ -309,10 +309,69 @@ def test_length_drift_and_calibration():
     assert miscalibrated(0.5, 0.4) is None  # better than before
 
 
-def test_both_fall_is_measured_in_nats():
-    """β 0.1: an implicit reward of −4 is a log-ratio of −40."""
-    rows = [*ramp("rewards/chosen", 0, -4), *ramp("rewards/rejected", 0, -6)]
-    config = {"objective": {"beta": 0.1}}
-    found = preferences.both_fall(history(rows, kind="preference", config=config))
-    assert "less likely by 40 nats, the rejected ones by 60" in found.sentence
-    assert preferences.both_fall(history(rows, kind="preference", config={"objective": {"beta": 0.5}})) is None
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "level"),
+    [(-12, -30, None), (-16, -30, "note"), (-30, -40, "warning"), (-30, -5, None)],
+)
+def test_both_fall_is_measured_in_nats_a_token(chosen, rejected, level):
+    """Completions of 40 tokens with −10 nats at first: less 2, 6 and 20 nats are 0.05, 0.15 and 0.5 a token."""
+    rows = [*ramp("logprobs/chosen", -10, chosen), *ramp("logprobs/rejected", -10, rejected)]
+    found = preferences.both_fall(history(rows, constant("length/chosen", 40.0), kind="preference"))
+    assert (None if found is None else found.level) == level
+
+
+def test_a_result_has_fallen_at_two_evaluations_in_a_row():
+    def rule(*means, steps):
+        return evaluation.held_out_result(history(evals(*means), steps=steps)).rule
+
+    assert rule(0.8, 0.6, steps=100) == "held-out"  # the second one of a run that goes on
+    assert rule(0.8, 0.6, 0.6, steps=100) == "held-out-fell"
+    assert rule(0.8, 0.6, 0.8, 0.6, steps=100) == "held-out"
+    assert rule(0.8, 0.8, 0.8, 0.6, steps=30) == "held-out-fell"  # the last one of a run that is over
+
+
+def test_a_loss_that_rises_while_the_headline_improves_is_a_note():
+    def level(*accuracies):
+        rows = [*curve("eval/loss", [2.0, 1.0, 1.2, 1.3]), *evals(*accuracies, every=1)]
+        for row, step in zip(rows[4:], range(1, 5), strict=True):
+            row["step"] = step
+        return evaluation.held_out_loss(history(rows, kind="sft")).level
+
+    assert level(0.1, 0.5, 0.6, 0.7) == "note"
+    assert level(0.1, 0.5, 0.5, 0.4) == "warning"
+
+
+def test_a_critic_that_predicts_the_same_everywhere_is_dead_whatever_its_sign():
+    def rule(size):
+        values = [size * (-1) ** step for step in range(40)]
+        return sampler.critic(history(curve("critic/explained_variance", values), evals(0.2, 0.95))).rule
+
+    assert rule(at.CONSTANT_CRITIC / 2) == "dead-critic"
+
+    noise = history(curve("critic/explained_variance", [0.05] * 40), evals(0.2, 0.95))
+    assert sampler.critic(noise).rule == "critic"
+
+
+def test_a_low_rate_is_an_alarm_only_where_nothing_is_learned():
+    config = NEW | {"optimizer": {"lr": at.SLOW_RATE * 1e-3 / 2}}
+    assert updates.slow_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
+    assert updates.slow_rate(history(evals(0.3, 0.6), config=config)) is None
+    assert updates.slow_rate(history(evals(0.3, 0.3), config=NEW)) is None
+    assert updates.slow_rate(history(evals(0.3, 0.3), config=config, steps=100)) is None  # a tenth of the run
+
+
+def test_truncation_from_the_first_step_on_is_critical():
+    def level(first):
+        return completions.truncation(history(ramp("truncated", first, 1.0), evals(0.3, 0.3))).level
+
+    assert level(0.95) == "critical"
+    assert level(0.5) == "warning"
+
+
+def test_many_failed_rewards_are_critical():
+    def level(count):
+        config = {"rollout": {"prompts": 10, "group": 4}}
+        return rewards.failed_rewards(history([{"step": 5, "reward/failures": count}], config=config)).level
+
+    assert level(10) == "warning"  # 10 of 200 rollouts
+    assert level(11) == "critical"

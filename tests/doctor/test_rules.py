@@ -97,6 +97,7 @@ SICK = {
     "ratio-at-start": (history(constant("ratio/max", 3.0)), "different-sampling"),
     "reward-falls": (history(ramp("reward/mean", 0.6, 0.3), constant("reward/std", 0.4)), "learning-rate-too-high"),
     "large-changes": (history(constant("weights/change", 0.5)), "learning-rate-too-high"),
+    "slow-rate": (history(FLAT, config=low_rate()), "learning-rate-too-low"),
     "still-weights": (history(constant("weights/change", 1e-6)), "learning-rate-too-low"),
     "plateau": (history(MEANS, constant("grad_norm", 0.5), FLAT, steps=40), "learning-rate-too-low"),
     "large-steps": (history(constant("approx_kl", 0.5)), "learning-rate-too-high"),
@@ -144,7 +145,9 @@ SICK = {
     ),
     "dead-critic": (history(constant("critic/explained_variance", -0.2), FLAT), "critic-not-learning"),
     "both-fall": (
-        preference(ramp("rewards/chosen", 0, -4), ramp("rewards/rejected", 0, -6)),
+        preference(
+            ramp("logprobs/chosen", -10, -30), ramp("logprobs/rejected", -10, -40), constant("length/chosen", 20.0)
+        ),
         "learning-rate-too-high",
     ),
     "train-held-out-gap": (

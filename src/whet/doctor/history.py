@@ -16,6 +16,7 @@ RECENT = 20  # steps of "now", if the run has at least twice as many
 FEW = 5  # steps averaged as the start
 SURE = 4.0  # standard errors by which a curve has moved
 SOLVED = 0.9  # held-out accuracy of a nearly solved task
+CONFIRMED = 2  # evaluations in a row that must be worse before a result counts as fallen
 
 Row = Mapping[str, Any]
 NOTHING = Series((), ())
@@ -91,11 +92,13 @@ class History:
     def ends(self, measure: Measure | None = None) -> tuple[Row, Row] | None:
         """First and last row with a measure (the headline) and its interval; None without two."""
         measure = measure or self.measure
-        if measure is None:
-            return None
-        names = (measure.metric, *measure.interval)
-        rows = [row for row in self.rows if all(row.get(name) is not None for name in names)]
+        rows = [] if measure is None else self.evaluations(measure)
         return (rows[0], rows[-1]) if len(rows) > 1 else None
+
+    def evaluations(self, measure: Measure) -> list[Row]:
+        """The rows that have a measure and its interval."""
+        names = (measure.metric, *measure.interval)
+        return [row for row in self.rows if all(row.get(name) is not None for name in names)]
 
     @property
     def is_solved(self) -> bool:
@@ -110,23 +113,35 @@ class History:
     def has_gained(self) -> bool | None:
         """Whether the held-out result is better than before training, intervals apart; None without two evaluations."""
         ends, measure = self.ends(), self.measure
-        if ends is None or measure is None:
-            return None
-        low, high = measure.interval
-        if measure.is_higher_better:
-            return bool(ends[1][low] > ends[0][high])
-        return bool(ends[1][high] < ends[0][low])
+        return None if ends is None or measure is None else _is_worse(measure, ends[0], ends[1])
 
     @property
     def has_lost(self) -> bool | None:
-        """Whether the held-out result is worse than before training, intervals apart."""
-        ends, measure = self.ends(), self.measure
-        if ends is None or measure is None:
+        """Whether the held-out result has become worse than before training; None without two evaluations."""
+        return None if self.measure is None else self.has_fallen(self.measure)
+
+    def has_fallen(self, measure: Measure) -> bool | None:
+        """Whether a result is worse than before training, intervals apart; None without two evaluations.
+
+        One bad evaluation is not enough while the run goes on: the last two must be worse.
+        """
+        rows = self.evaluations(measure)
+        if len(rows) < 2:
             return None
-        low, high = measure.interval
-        if measure.is_higher_better:
-            return bool(ends[1][high] < ends[0][low])
-        return bool(ends[1][low] > ends[0][high])
+        wanted = 1 if self.is_over else CONFIRMED
+        newest = rows[1:][-wanted:]
+        return len(newest) == wanted and all(_is_worse(measure, row, rows[0]) for row in newest)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are made, as far as their number is known."""
+        return self.done >= self.steps
+
+
+def _is_worse(measure: Measure, row: Row, than: Row) -> bool:
+    """Whether the interval of a result is wholly on the bad side of another's."""
+    low, high = measure.interval
+    return bool(row[high] < than[low] if measure.is_higher_better else row[low] > than[high])
 
 
 def start(curve: Series) -> float:

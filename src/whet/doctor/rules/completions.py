@@ -29,6 +29,8 @@ def truncation(history: History) -> Finding | None:
         return Finding(rule="truncation", level=level, sentence=sentence)
     if history.has_gained or history.is_solved or len(share) < 2 * FEW:
         level = "note"
+    elif min(start(share), current) > at.ALL_TRUNCATED:
+        level = "critical"
     return Finding(
         rule="truncation",
         level=level,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import History, Row
+from whet.doctor.history import CONFIRMED, History, Row
 from whet.doctor.rules.levels import newest
 from whet.doctor.rules.rule import ANSWERS, OFFLINE, ONLINE, ROLLOUTS, Rule
 from whet.evaluate.measures import Measure, measure_of
@@ -47,7 +47,7 @@ def result_of(history: History, measure: Measure) -> Finding | None:
     if last[low] > first[high]:
         sentence = f"{measure.label} rose from {before} to {after}, intervals apart"
         return Finding(rule="held-out", level="ok", sentence=sentence)
-    if last[high] < first[low]:
+    if history.has_fallen(measure):
         return Finding(
             rule="held-out-fell",
             level="warning",
@@ -80,12 +80,14 @@ def held_out_loss(history: History) -> Finding | None:
     what = names[metric]
     best = min(range(len(loss)), key=loss.values.__getitem__)
     first, last = loss.values[0], loss.values[-1]
-    if last > at.OVERFIT * loss.values[best]:
+    newest_ones = loss.values[best + 1 :][-(1 if history.is_over else CONFIRMED) :]
+    is_confirmed = history.is_over or len(newest_ones) == CONFIRMED
+    if newest_ones and is_confirmed and min(newest_ones) > at.OVERFIT * loss.values[best]:
         low = f"{loss.values[best]:.3g} at step {loss.steps[best]}"
         never = best == 0
         return Finding(
             rule="overfitting",
-            level="warning",
+            level="warning" if _has_not_improved(history, loss.steps[best]) else "note",
             sentence=f"held-out {what} rose from {low} to {last:.3g}: over-fitting, lower steps",
             causes=_of_rise(history, never=never),
             evidence=(newest(loss, metric),),
@@ -95,6 +97,16 @@ def held_out_loss(history: History) -> Finding | None:
         return Finding(rule="held-out-loss", level="ok", sentence=sentence)
     sentence = f"held-out {what} went from {first:.3g} to {last:.3g}: little was learned"
     return Finding(rule="held-out-loss", level="note", sentence=sentence)
+
+
+def _has_not_improved(history: History, since: int) -> bool:
+    """Whether the headline is no better than at a step; true where the loss itself is the headline."""
+    measure = history.measure
+    if measure is None or not measure.is_higher_better:
+        return True
+    curve = history.series(measure.metric)
+    before = [value for step, value in zip(curve.steps, curve.values, strict=True) if step <= since]
+    return not before or curve.values[-1] <= before[-1]
 
 
 def _of_rise(history: History, *, never: bool) -> tuple[str, ...]:

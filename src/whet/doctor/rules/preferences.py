@@ -11,27 +11,27 @@ from whet.number_format import number, percent
 
 CHANCE = 0.03  # an accuracy this near to ½ is that of a coin
 ACCURACIES = ("pair_accuracy", "label_accuracy", "outcome_accuracy", "step_accuracy")
-FAR = 5.0  # implicit reward (β·log-ratio) that both completions have lost
-FAR_NATS = 25.0  # log-ratio of a completion to the reference
 LEVEL = 0.9  # of the training pairs: learned by heart if the held-out ones are not
 
 
 def both_fall(history: History) -> Finding | None:
     """Chosen and rejected completions both become far less likely: the margin grows on the way out of the data."""
-    chosen, rejected = history.series("rewards/chosen"), history.series("rewards/rejected")
-    if len(chosen) < 2 * FEW or len(rejected) < 2 * FEW:
+    chosen, rejected = history.series("logprobs/chosen"), history.series("logprobs/rejected")
+    length = history.series("length/chosen")
+    if min(map(len, (chosen, rejected, length))) < 2 * FEW or now(length) <= 0:
         return None
-    beta = history.settings.number("objective.beta", 0.1) or 0.1
-    lost = -now(chosen) / beta
-    if now(chosen) >= 0 or now(rejected) >= 0 or lost < FAR_NATS:
+    lost, other = chosen.values[0] - now(chosen), rejected.values[0] - now(rejected)
+    a_token = lost / now(length)
+    level = level_of(a_token, at.LOST)
+    if level == "ok" or other <= 0:
         return None
     return Finding(
         rule="both-fall",
-        level="note" if history.has_gained else "warning",
-        sentence=f"the chosen completions have become less likely by {number(lost)} nats, the rejected ones by "
-        f"{number(-now(rejected) / beta)}, in {last_steps(chosen)}",
+        level=level,
+        sentence=f"the chosen completions have become less likely by {number(lost)} nats ({number(a_token)} a token), "
+        f"the rejected ones by {number(other)}, in {last_steps(chosen)}",
         causes=("learning-rate-too-high", "beta-too-small", "overfitting"),
-        evidence=(newest(chosen, "rewards/chosen"), newest(rejected, "rewards/rejected")),
+        evidence=(newest(chosen, "logprobs/chosen"), newest(rejected, "logprobs/rejected")),
     )
 
 
@@ -84,7 +84,7 @@ def below_chance(history: History) -> Finding | None:
             continue
         return Finding(
             rule="below-chance",
-            level="warning",
+            level="critical",
             sentence=f"{percent(curve.values[-1])} of the held-out rows are right, fewer than by a coin",
             causes=("swapped-labels", "noisy-labels"),
             evidence=(newest(curve, f"eval/{name}"),),
@@ -146,6 +146,8 @@ def miscalibration(history: History) -> Finding | None:
     level = level_of(curve.values[-1], at.MISCALIBRATED)
     if level == "ok" or curve.values[-1] <= curve.values[0]:
         return None
+    if history.has_gained:
+        level = "note"
     return Finding(
         rule="miscalibration",
         level=level,
@@ -197,7 +199,7 @@ PREFERENCES = (
         look=both_fall,
         names=("both-fall",),
         symptom="chosen and rejected completions both become far less likely while the margin grows",
-        reads=("rewards/chosen", "rewards/rejected"),
+        reads=("logprobs/chosen", "logprobs/rejected", "length/chosen"),
         steps=USUAL,
         kinds=("preference",),
     ),

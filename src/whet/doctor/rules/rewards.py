@@ -9,6 +9,7 @@ from whet.doctor.rules.levels import newest
 from whet.doctor.rules.rollout_evidence import largest, reward
 from whet.doctor.rules.rollout_evidence import length as tokens_of
 from whet.doctor.rules.rule import LONG, ONLINE, SHORT, USUAL, Rule
+from whet.evaluate.measures import Measure
 from whet.number_format import number, percent
 
 
@@ -105,7 +106,7 @@ def reward_hacking(history: History) -> Finding | None:
         before, after = (measure.text(row[measure.metric]) for row in ends)
         if history.has_lost:
             return _hacked(history, f"{rose} while {measure.label} fell from {before} to {after}", "critical")
-        if not history.has_gained and not history.is_solved and _is_late(history):
+        if _is_flat(ends, measure) and not history.is_solved and _is_late(history):
             return _hacked(history, f"{rose} while {measure.label} went from {before} to {after}", "warning")
         return None
     if len(right) >= 4 * FEW and moved(right) < -SURE:
@@ -141,6 +142,13 @@ def _best_rollout(history: History) -> tuple[Evidence, ...]:
 
 def _is_right(row: Row) -> bool:
     return bool(row.get("parts", {}).get("correct"))
+
+
+def _is_flat(ends: tuple[Row, Row], measure: Measure) -> bool:
+    """Whether a result has risen by less than its standard error, a quarter of its 95 % interval."""
+    low, high = measure.interval
+    (before, after), error = (row[measure.metric] for row in ends), (ends[0][high] - ends[0][low]) / 4
+    return bool(after - before < error)
 
 
 def _is_late(history: History) -> bool:
@@ -189,9 +197,10 @@ def failed_rewards(history: History) -> Finding | None:
         return None
     count = sum(failed.values())
     what = f"{count} rollout" + ("s" if count > 1 else "")
+    sampled = history.done * history.settings.number("rollout.prompts") * history.settings.number("rollout.group", 1)
     return Finding(
         rule="failed-rewards",
-        level="warning",
+        level="critical" if count > at.FAILED_REWARDS * sampled > 0 else "warning",
         sentence=f"the reward failed on {what}, first in step {min(failed)}, which are left out: see failures/",
         causes=("reward-fails",),
         evidence=(Evidence(metric="reward/failures", step=min(failed), text=f"{failed[min(failed)]} failures"),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Finding
-from whet.doctor.history import FEW, SURE, History, last_steps, moved, now
+from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, recent
 from whet.doctor.rules.levels import largest, level_of, newest
 from whet.doctor.rules.rule import LONG, ONLINE, SHORT, Rule
 from whet.number_format import number, percent
@@ -119,17 +119,18 @@ def critic(history: History) -> Finding | None:
     curve = history.series("critic/explained_variance")
     if len(curve) < 4 * FEW or len(curve) < history.settings.number("critic.warmup_steps") + 4 * FEW:
         return None
-    value = now(curve)
-    if value > at.UNEXPLAINED:
+    value, newest_ones = now(curve), curve.values[-recent(curve) :]
+    is_constant = max(map(abs, newest_ones)) < at.CONSTANT_CRITIC
+    if value > at.UNEXPLAINED and not is_constant:
         sentence = f"the critic explains {percent(value)} of the variance of the returns"
         return Finding(rule="critic", level="ok", sentence=sentence)
-    if history.is_solved:
+    if history.is_solved and not is_constant:
         return None
+    verdict = "it predicts the same for every token" if is_constant else "it predicts no better than a constant"
     return Finding(
         rule="dead-critic",
         level="warning",
-        sentence=f"the critic's explained variance was {number(value)} in {last_steps(curve)}: it predicts no better "
-        "than a constant",
+        sentence=f"the critic's explained variance was {number(value)} in {last_steps(curve)}: {verdict}",
         causes=("critic-not-learning",),
         evidence=(newest(curve, "critic/explained_variance"),),
     )

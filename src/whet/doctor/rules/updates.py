@@ -78,6 +78,24 @@ def still_weights(history: History) -> Finding | None:
     )
 
 
+def slow_rate(history: History) -> Finding | None:
+    """A learning rate far below the usual one, and a held-out result that stays where it was."""
+    settings, ends, measure = history.settings, history.ends(), history.measure
+    if settings.rate >= at.SLOW_RATE * settings.usual_rate or ends is None or measure is None:
+        return None
+    if history.has_gained or history.has_lost or history.is_solved or history.done < history.steps / 4:
+        return None
+    before, after = (measure.text(row[measure.metric]) for row in ends)
+    return Finding(
+        rule="slow-rate",
+        level="warning",
+        sentence=f"optimizer.lr is {number(settings.rate)}, where {number(settings.usual_rate)} is usual, and "
+        f"{measure.label} went from {before} to {after} in {history.done} steps",
+        causes=("learning-rate-too-low",),
+        evidence=(Evidence(metric=measure.metric, step=int(ends[1]["step"]), text=f"{before} → {after}"),),
+    )
+
+
 def flat_run(history: History) -> Finding | None:
     """Neither reward nor entropy nor loss has moved in a good part of the run, though there were gradients."""
     reward, norm = history.series("reward/mean"), history.series("grad_norm")
@@ -302,6 +320,12 @@ UPDATES = (
         symptom="the weights hardly change",
         reads=("weights/change",),
         steps=USUAL,
+    ),
+    Rule(
+        look=slow_rate,
+        names=("slow-rate",),
+        symptom="the learning rate is far below the usual one and nothing is learned",
+        reads=(),
     ),
     Rule(
         look=flat_run,

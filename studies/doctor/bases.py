@@ -166,9 +166,11 @@ def _rows() -> list[Case]:
 
 
 def _preferences() -> list[Case]:
-    """Every preference loss."""
+    """Every preference loss but apo_down, which is for data worse than the policy: here it unlearns the pairs."""
     found = []
     for place, (name, row) in enumerate(sorted(PREFERENCES.items())):
+        if name == "apo_down":
+            continue
         half = _half(place)
         keys = PAIRS if row.unit == "pair" else LABELLED
         if half == "fit":

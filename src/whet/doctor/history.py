@@ -180,6 +180,12 @@ def moved(curve: Series) -> float:
     return change / (noise * math.sqrt(2 / quarter))
 
 
+def newer_half(curve: Series) -> Series:
+    """The second half of its steps."""
+    middle = len(curve) // 2
+    return Series(curve.steps[middle:], curve.values[middle:])
+
+
 def share_above(curve: Series, limit: float) -> float:
     """The share of the last steps that are above a limit."""
     values = curve.values[-recent(curve) :]

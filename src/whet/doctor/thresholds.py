@@ -6,6 +6,7 @@ ONE_SIDED = 0.8  # of the groups without variance that are all right, or all wro
 ZERO_GRADIENT = (0.2, 0.5)  # of steps
 TRUNCATED = (0.05, 0.3)  # of completions
 ALL_TRUNCATED = 0.9  # of completions, from the first steps to the last ones
+REWARD_RISE = 0.05  # of the range of rewards: a smaller one is no sign of reward hacking
 FAILED_REWARDS = 0.05  # of rollouts: critical
 CLIPPED = (0.2, 0.4)  # of tokens
 KL = (0.5, 2.0)  # nats a token to the reference

@@ -7,7 +7,7 @@ from itertools import compress
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import FEW, SURE, History, Row, last_steps, moved, now, start
+from whet.doctor.history import FEW, SURE, History, Row, last_steps, moved, newer_half, now, start
 from whet.doctor.rules.levels import level_of, newest
 from whet.doctor.rules.rollout_evidence import evidence_of, largest, length, shown
 from whet.doctor.rules.rule import LONG, ONLINE, ROLLOUTS, USUAL, Rule
@@ -27,9 +27,12 @@ def truncation(history: History) -> Finding | None:
     level = level_of(current, at.TRUNCATED)
     if level == "ok":
         return Finding(rule="truncation", level=level, sentence=sentence)
-    if history.has_gained or history.is_solved or len(share) < 2 * FEW:
+    always = min(start(share), current) > at.ALL_TRUNCATED
+    is_falling = moved(newer_half(share)) < -SURE
+    is_early = len(share) < (2 if always else 4) * FEW  # a new model learns to end
+    if history.has_gained or history.is_solved or is_falling or is_early:
         level = "note"
-    elif min(start(share), current) > at.ALL_TRUNCATED:
+    elif always:
         level = "critical"
     return Finding(
         rule="truncation",

@@ -179,7 +179,7 @@ def loss_stands(history: History) -> Finding | None:
     curve = history.series("loss")
     if history.settings.kind == "online" or len(curve) < 4 * FEW or len(curve) < history.steps / 3:
         return None
-    if history.has_gained or abs(moved(curve)) >= SURE or not now(curve):
+    if history.has_gained or history.is_solved or abs(moved(curve)) >= SURE or not now(curve):
         return None
     settings = history.settings
     slow = settings.rate < settings.usual_rate / 20

@@ -100,6 +100,8 @@ def reward_hacking(history: History) -> Finding | None:
     reward, right = history.series("reward/mean"), history.series("correct")
     if len(reward) < 4 * FEW or moved(reward) < SURE or start(reward) >= now(reward):
         return None
+    if now(reward) - start(reward) < at.REWARD_RISE * _range(history):
+        return None
     rose = f"reward rose from {number(start(reward))} to {number(now(reward))}"
     ends, measure = history.ends(), history.measure
     if ends is not None and measure is not None and measure.is_share and measure.metric != "eval/reward":
@@ -113,6 +115,12 @@ def reward_hacking(history: History) -> Finding | None:
         fell = f"the share of correct rollouts fell from {percent(start(right))} to {percent(now(right))}"
         return _hacked(history, f"{rose} while {fell}", "warning")
     return None
+
+
+def _range(history: History) -> float:
+    """From the lowest to the highest reward of a rollout, or of a step's mean where those are not logged."""
+    values = [value for name in ("reward/min", "reward/mean", "reward/max") for value in history.series(name).values]
+    return max(values, default=0.0) - min(values, default=0.0)
 
 
 def _hacked(history: History, sentence: str, level: str) -> Finding:

@@ -126,10 +126,11 @@ def critic(history: History) -> Finding | None:
         return Finding(rule="critic", level="ok", sentence=sentence)
     if history.is_solved and not is_constant:
         return None
+    is_learning = history.has_gained or moved(history.series("reward/mean")) >= SURE
     verdict = "it predicts the same for every token" if is_constant else "it predicts no better than a constant"
     return Finding(
         rule="dead-critic",
-        level="warning",
+        level="note" if is_learning and not is_constant else "warning",
         sentence=f"the critic's explained variance was {number(value)} in {last_steps(curve)}: {verdict}",
         causes=("critic-not-learning",),
         evidence=(newest(curve, "critic/explained_variance"),),

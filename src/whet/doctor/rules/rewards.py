@@ -11,6 +11,7 @@ from whet.doctor.rules.rollout_evidence import length as tokens_of
 from whet.doctor.rules.rule import LONG, ONLINE, SHORT, USUAL, Rule
 from whet.evaluate.measures import Measure
 from whet.number_format import number, percent
+from whet.runs.series import Series
 
 
 def silent_reward(history: History) -> Finding | None:
@@ -98,9 +99,7 @@ def one_part(history: History) -> Finding | None:
 def reward_hacking(history: History) -> Finding | None:
     """The reward rises while what is correct, on held-out prompts or in training, does not."""
     reward, right = history.series("reward/mean"), history.series("correct")
-    if len(reward) < 4 * FEW or moved(reward) < SURE or start(reward) >= now(reward):
-        return None
-    if now(reward) - start(reward) < at.REWARD_RISE * _range(history):
+    if len(reward) < 4 * FEW or not _has_risen(history, reward):
         return None
     rose = f"reward rose from {number(start(reward))} to {number(now(reward))}"
     ends, measure = history.ends(), history.measure
@@ -117,10 +116,11 @@ def reward_hacking(history: History) -> Finding | None:
     return None
 
 
-def _range(history: History) -> float:
-    """From the lowest to the highest reward of a rollout, or of a step's mean where those are not logged."""
+def _has_risen(history: History, reward: Series) -> bool:
+    """Whether the reward has risen beyond its noise, and by a share of the range of all rewards."""
     values = [value for name in ("reward/min", "reward/mean", "reward/max") for value in history.series(name).values]
-    return max(values, default=0.0) - min(values, default=0.0)
+    rise = now(reward) - start(reward)
+    return moved(reward) >= SURE and rise > at.REWARD_RISE * (max(values) - min(values))
 
 
 def _hacked(history: History, sentence: str, level: str) -> Finding:

@@ -76,6 +76,12 @@ def test_reward_hacking_needs_a_rising_reward_and_a_falling_accuracy():
     assert "the share of correct rollouts fell from 60 % to 20 %" in in_training.sentence
 
 
+def test_a_reward_that_rises_with_the_share_of_correct_rollouts_is_not_hacked():
+    rows = [*ramp("reward/mean", 0.2, 0.9), *evals(0.6, 0.6)]
+    assert rewards.reward_hacking(history(rows)).is_alarm
+    assert rewards.reward_hacking(history(rows, ramp("correct", 0.1, 0.3))) is None
+
+
 def test_hacking_shows_the_best_paid_rollout_that_is_wrong():
     rows = [rollout("good", 0.9, parts={"correct": 1.0}), rollout("padding", 0.8), rollout("bad", 0.1)]
     found = rewards.reward_hacking(history(ramp("reward/mean", 0.2, 0.9), evals(0.6, 0.4), rollouts={40: rows}))

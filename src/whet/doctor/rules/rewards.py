@@ -107,7 +107,8 @@ def reward_hacking(history: History) -> Finding | None:
         before, after = (measure.text(row[measure.metric]) for row in ends)
         if history.has_lost:
             return _hacked(history, f"{rose} while {measure.label} fell from {before} to {after}", "critical")
-        if _is_flat(ends, measure) and not history.is_solved and _is_late(history):
+        is_right_more_often = len(right) >= 4 * FEW and moved(right) >= SURE
+        if _is_flat(ends, measure) and not (is_right_more_often or history.is_solved) and _is_late(history):
             return _hacked(history, f"{rose} while {measure.label} went from {before} to {after}", "warning")
         return None
     if len(right) >= 4 * FEW and moved(right) < -SURE:

@@ -54,6 +54,15 @@ def test_what_the_settings_exclude_is_no_cause():
     assert "too-many-updates" in votes(alarm("too-many-updates", "noisy-reward"), config=twice)
 
 
+def test_prompts_that_are_too_hard_are_made_easier_where_a_key_can():
+    def keys(config):
+        return {change.key: change.value for change in CAUSES["prompts-too-hard"].changes(Settings(config=config))}
+
+    assert keys({"task": {"level": 4}, "cold_start": {"steps": 0}}) == {"cold_start.steps": 30, "task.level": 2}
+    assert keys({"task": {"level": 4}, "cold_start": {"steps": 16}}) == {"task.level": 2}
+    assert keys({"task": {"name": "maths"}, "rollout": {"group": 8}}) == {"rollout.group": 16}
+
+
 SETTINGS = [
     {},
     {"optimizer": {"lr": 1.0}},

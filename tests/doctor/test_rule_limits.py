@@ -140,6 +140,21 @@ def test_zero_variance_says_which_side(name, cause):
     assert exploration.zero_variance(seen).causes[0] == cause
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "functions", "cause"),
+    [
+        (0.4, ["own.py:half"], "constant-reward"),  # some answers are right, and the reward does not see it
+        (0.0, ["own.py:half"], "prompts-too-hard"),
+        (0.0, [], "prompts-too-hard"),
+    ],
+)
+def test_a_constant_reward_is_the_fault_of_the_prompts_where_no_answer_is_right(accuracy, functions, cause):
+    rows = [*constant("reward/mean", 0.0), *constant("reward/std", 0.0), *constant("grad_norm", 0.0)]
+    seen = history(rows, evals(accuracy, accuracy, half=0.0), config={"reward": {"functions": functions}})
+    assert rewards.silent_reward(seen).causes[0] == cause
+    assert updates.zero_gradient(seen).causes[0] == ("prompts-too-hard" if accuracy == 0 else "constant-reward")
+
+
 def test_zero_variance_of_a_solved_task_is_no_alarm():
     rows = constant("groups/zero_variance", 0.9)
     assert exploration.zero_variance(history(rows, evals(0.85, 0.89))).level == "warning"

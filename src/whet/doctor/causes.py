@@ -117,6 +117,17 @@ def _more_tokens(s: Settings) -> tuple[Change, ...]:
     return (Change(key="rollout.max_tokens", value=value, why="room for a whole answer"),)
 
 
+def _easier(s: Settings) -> tuple[Change, ...]:
+    """A supervised start and easier prompts, where the recipe has a key for them; else more completions a prompt."""
+    changes = []
+    if s.get("cold_start.steps") == 0 and s.get("task.level") is not None:
+        changes.append(Change(key="cold_start.steps", value=30, why="supervised steps on solutions first"))
+    if s.number("task.level") > 1:
+        changes.append(Change(key="task.level", value=int(s.number("task.level")) // 2, why="prompts that it can solve"))
+    more = Change(key="rollout.group", value=int(2 * s.number("rollout.group", 8)), why="more tries, more successes")
+    return tuple(changes) or (more,)
+
+
 def _of_temperature(s: Settings, *, low: bool) -> float:
     temperature = s.number("rollout.temperature", 1.0)
     is_far = temperature <= 0.5 if low else temperature >= 1.4
@@ -275,9 +286,7 @@ CAUSES: Mapping[str, KnownCause] = {
     ),
     "prompts-too-hard": KnownCause(
         sentence="the policy solves next to none of the prompts, so all rollouts of a group get the same reward",
-        changes=lambda s: (
-            Change(key="rollout.group", value=int(2 * s.number("rollout.group", 8)), why="more tries, more successes"),
-        ),
+        changes=_easier,
     ),
     "prompts-too-easy": KnownCause(
         sentence="the policy solves the prompts already, so all rollouts of a group get the same reward",

@@ -105,6 +105,13 @@ class History:
         ends = self.ends()
         return ends is not None and self._share(ends[1]) >= SOLVED
 
+    @property
+    def is_never_right(self) -> bool:
+        """Whether held-out results are shares, and all of them 0."""
+        measure = self.measure
+        results = self.series(measure.metric).values if measure is not None and measure.is_share else ()
+        return bool(results) and max(results) == 0
+
     def _share(self, row: Row) -> float:
         measure = self.measure
         return float(row[measure.metric]) if measure is not None and measure.is_share else 0.0

@@ -86,7 +86,7 @@ def below_chance(history: History) -> Finding | None:
             rule="below-chance",
             level="critical",
             sentence=f"{percent(curve.values[-1])} of the held-out rows are right, fewer than by a coin",
-            causes=("swapped-labels", "noisy-labels"),
+            causes=("swapped-labels",),  # labels at random would leave it at chance
             evidence=(newest(curve, f"eval/{name}"),),
         )
     return None

@@ -36,8 +36,8 @@ def _of_constant(history: History) -> tuple[str, ...]:
     best = max(history.series("reward/max").values, default=0.0)
     if best >= 1.0 and not history.settings.get("reward.functions"):
         return ("prompts-too-easy", "constant-reward")
-    hard = ("prompts-too-hard", "constant-reward")
-    return tuple(reversed(hard)) if history.settings.get("reward.functions") else hard
+    is_blind = history.settings.get("reward.functions") and not history.is_never_right
+    return ("constant-reward", "prompts-too-hard") if is_blind else ("prompts-too-hard", "constant-reward")
 
 
 def saturated_reward(history: History) -> Finding | None:

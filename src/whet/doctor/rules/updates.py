@@ -212,9 +212,15 @@ def zero_gradient(history: History) -> Finding | None:
         rule="zero-gradient",
         level=level,
         sentence=f"the gradient was zero in {percent(share)} of {last_steps(norm)}",
-        causes=("constant-reward", "prompts-too-hard", "prompts-too-easy", "temperature-too-low"),
+        causes=_of_zero_gradient(history),
         evidence=(newest(norm, "grad_norm"),),
     )
+
+
+def _of_zero_gradient(history: History) -> tuple[str, ...]:
+    if history.is_never_right:
+        return ("prompts-too-hard", "constant-reward", "temperature-too-low")
+    return ("constant-reward", "prompts-too-hard", "prompts-too-easy", "temperature-too-low")
 
 
 def gradient_spikes(history: History) -> Finding | None:

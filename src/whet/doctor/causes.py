@@ -123,7 +123,7 @@ def _easier(s: Settings) -> tuple[Change, ...]:
     if s.get("cold_start.steps") == 0 and s.get("task.level") is not None:
         changes.append(Change(key="cold_start.steps", value=30, why="supervised steps on solutions first"))
     if s.number("task.level") > 1:
-        changes.append(Change(key="task.level", value=int(s.number("task.level")) // 2, why="prompts that it can solve"))
+        changes.append(Change(key="task.level", value=int(s.number("task.level")) // 2, why="prompts it can solve"))
     more = Change(key="rollout.group", value=int(2 * s.number("rollout.group", 8)), why="more tries, more successes")
     return tuple(changes) or (more,)
 

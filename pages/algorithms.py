@@ -59,6 +59,10 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: rloo\nasynchronous: {staleness: 1}",
     "algorithm: ppo\ncritic: {model: shared}\nasynchronous: {staleness: 1}",
     "algorithm: dapo\nrollout: {adaptive_temperature: {low: 0.6, high: 1.2}}\nasynchronous: {staleness: 1}",
+    "algorithm: dapo\nrollout: {prompts: 4}\nasynchronous: {staleness: 1, parts: 8}",
+    "algorithm: dapo\nasynchronous: {staleness: 2, segment_tokens: 8}",
+    "algorithm: dapo\nrollout: {max_tokens: 4}\n"
+    "asynchronous: {staleness: 2, in_flight_updates: true, segment_tokens: 8}",
     "algorithm: dapo\nasynchronous: {staleness: 1, in_flight_updates: true}",
     "algorithm: dapo\nrollout: {stop: ['.']}\nasynchronous: {staleness: 2, in_flight_updates: true}",
 )

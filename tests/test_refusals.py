@@ -352,6 +352,42 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "leave asynchronous out",
         {"engine": {"name": "native"}},
     ),
+    "parts without a prompt": (
+        {"algorithm": "dapo", "rollout": {"prompts": 4}, "asynchronous": {"staleness": 1, "parts": 5}},
+        "asynchronous.parts is 5 and a draw has 4 prompts (rollout.prompts): a part has at least one, so lower it",
+        {"asynchronous": {"staleness": 1, "parts": 4}},
+    ),
+    "segments without in-flight updates": (
+        {"algorithm": "dapo", "asynchronous": {"staleness": 2, "segment_tokens": 8}},
+        "asynchronous.segment_tokens is of in-flight updates: set asynchronous.in_flight_updates=true, or leave it out",
+        {"asynchronous": {"staleness": 2, "segment_tokens": 8, "in_flight_updates": True}},
+    ),
+    "in-flight updates that never come": (
+        {"algorithm": "dapo", "asynchronous": {"staleness": 1, "in_flight_updates": True}},
+        "asynchronous.in_flight_updates with asynchronous.staleness 1: no newer weights come while completions are "
+        "sampled, so set the staleness to 2 or more, or leave in_flight_updates out",
+        {"asynchronous": {"staleness": 2, "in_flight_updates": True}},
+    ),
+    "a segment as long as a completion": (
+        {
+            "algorithm": "dapo",
+            "rollout": {"max_tokens": 4},
+            "asynchronous": {"staleness": 2, "in_flight_updates": True, "segment_tokens": 4},
+        },
+        "asynchronous.segment_tokens is 4 and a completion has at most 4 tokens (rollout.max_tokens), so no weights "
+        "would change within one: lower it",
+        {"asynchronous": {"staleness": 2, "in_flight_updates": True, "segment_tokens": 3}},
+    ),
+    "a stop string across segments": (
+        {
+            "algorithm": "dapo",
+            "rollout": {"stop": ["."]},
+            "asynchronous": {"staleness": 2, "in_flight_updates": True},
+        },
+        "asynchronous.in_flight_updates and rollout.stop: a stop string that begins in one segment and ends in the "
+        "next would be missed; leave one of the two out",
+        {"rollout": {}},
+    ),
     "a discount above one": (
         {"algorithm": {"preset": "ppo", "gae": {"gamma": 1.5}}},
         "algorithm.gae.gamma must be less than or equal to 1, not 1.5",

@@ -336,6 +336,19 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "asynchronous.staleness to 0",
         {"critic": {"model": "separate"}},
     ),
+    "stale rollouts and a KL from the step's start": (
+        {"algorithm": "grpo", "update": {"target_kl": 0.1}, "asynchronous": {"staleness": 1}},
+        "asynchronous.staleness is 1 and update.target_kl is 0.1: without a correction the KL is measured from the "
+        "weights that sampled, so it would end the updates of a step before the first one; leave update.target_kl out, "
+        "or set algorithm.importance_correction, e.g. to token_truncate, with which the KL is that of the step",
+        {"algorithm": {"preset": "grpo", "importance_correction": "token_truncate"}},
+    ),
+    "more steps of staleness than of the run": (
+        {"algorithm": "grpo", "asynchronous": {"staleness": 9}, "steps": 8},
+        "asynchronous.staleness is 9 and the run has 8 steps, so all of them would learn from rollouts of the start "
+        "weights: lower it; 1 and 2 are usual",
+        {"steps": 9},
+    ),
     "a temperature that follows what is not known yet": (
         {
             "algorithm": "grpo",
@@ -345,6 +358,42 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "asynchronous.staleness is 1 and rollout.adaptive_temperature follows the rewards of the step before, which "
         "rollouts that are sampled ahead cannot know: leave one of the two out",
         {"asynchronous": {"staleness": 0}},
+    ),
+    "more parts than prompts": (
+        {"algorithm": "grpo", "rollout": {"prompts": 2}, "asynchronous": {"parts": 3}},
+        "asynchronous.parts is 3 and a draw has 2 prompts (rollout.prompts): a part has at least one, so lower it",
+        {"rollout": {"prompts": 3}},
+    ),
+    "segments without updates in flight": (
+        {"algorithm": "grpo", "asynchronous": {"staleness": 2, "segment_tokens": 8}},
+        "asynchronous.segment_tokens is of in-flight updates: set asynchronous.in_flight_updates=true, or leave it out",
+        {"asynchronous": {"staleness": 2, "segment_tokens": 8, "in_flight_updates": True}},
+    ),
+    "updates in flight without newer weights": (
+        {"algorithm": "grpo", "asynchronous": {"staleness": 1, "in_flight_updates": True}},
+        "asynchronous.in_flight_updates with asynchronous.staleness 1: no newer weights come while completions are "
+        "sampled, so set the staleness to 2 or more, or leave in_flight_updates out",
+        {"asynchronous": {"staleness": 2, "in_flight_updates": True}},
+    ),
+    "segments as long as completions": (
+        {
+            "algorithm": "grpo",
+            "rollout": {"max_tokens": 8},
+            "asynchronous": {"staleness": 2, "in_flight_updates": True, "segment_tokens": 8},
+        },
+        "asynchronous.segment_tokens is 8 and a completion has at most 8 tokens (rollout.max_tokens), so no weights "
+        "would change within one: lower it",
+        {"rollout": {"max_tokens": 9}},
+    ),
+    "stop strings across segments": (
+        {
+            "algorithm": "grpo",
+            "rollout": {"stop": ["end"]},
+            "asynchronous": {"staleness": 2, "in_flight_updates": True},
+        },
+        "asynchronous.in_flight_updates and rollout.stop: a stop string that begins in one segment and ends in the "
+        "next would be missed; leave one of the two out",
+        {"rollout": {"stop": []}},
     ),
     "workers with another engine": (
         {"algorithm": "grpo", "engine": {"name": "vllm"}, "asynchronous": {"workers": 2}},

@@ -37,7 +37,28 @@ def test_the_table(whet: Whet) -> None:
         assert f"\n  {name}: " in result.out
     assert "  whole run: 200 steps, a checkpoint of " in result.out
     assert lines[-2] == "note: evaluations, the loading of models and failures are not simulated"
-    assert lines[-1].startswith("note: asynchronous: every draw is divided among all engines, so set asynchronous.")
+    assert "and into 1 by the recipe: set asynchronous.parts to the number of engines" in lines[-1]
+
+
+def test_the_recipes_own_schedule_is_among_them(whet: Whet) -> None:
+    words = (*RECIPE, "--gpus", 8, "asynchronous.staleness=3", "asynchronous.parts=7")
+    found = read(whet, *words)
+    assert [one["staleness_bound"] for one in found["schedules"]] == [0, 0, 1, 2, 3, 4]
+    assert found["recipe_schedule"] == "asynchronous, S = 3"
+    assert not any("asynchronous.parts" in note for note in found["notes"])  # at most 7 engines
+    assert "  the recipe's own schedule, asynchronous, S = 3: 1.00 times as long, $" in whet("plan", *words).out
+    asked = read(whet, *words, "--staleness", 2)
+    assert [one["staleness_bound"] for one in asked["schedules"]] == [0, 0, 2]
+    assert asked["recipe_schedule"] is None
+    far = read(whet, *RECIPE, "--gpus", 2, "asynchronous.staleness=150")
+    assert far["recipe_schedule"] == "asynchronous, S = 64"
+    assert "asynchronous.staleness 150 is simulated as 64" in far["notes"]
+
+
+def test_what_takes_turns_does_not_wait(whet: Whet) -> None:
+    colocated, apart, *_ = read(whet, *RECIPE, "--gpus", 4)["schedules"]
+    assert colocated["bottleneck"].startswith("rollouts and trainer take turns on all GPUs; the ")
+    assert apart["bottleneck"].startswith("rollouts and trainer wait for each other; the ")
 
 
 def test_the_json_has_every_number(whet: Whet) -> None:
@@ -45,7 +66,7 @@ def test_the_json_has_every_number(whet: Whet) -> None:
     found = read(whet, *RECIPE, *words)
     assert set(found) == {
         *("recipe", "gpu", "gpus", "node_gpus", "link", "network", "engine_gpus", "model", "prompt_tokens", "lengths"),
-        *("fits", "best", "schedules", "steps", "hours", "dollars", "notes"),
+        *("fits", "best", "recipe_schedule", "schedules", "steps", "hours", "dollars", "notes"),
     }
     assert (found["network"], found["node_gpus"]) == (25e9, 4)
     assert found["dollars"] == pytest.approx(2 * 8 * found["hours"])
@@ -115,7 +136,11 @@ def test_what_fits_nowhere_ends_with_1(whet: Whet) -> None:
     found = whet("plan", *words)
     assert found.code == 1
     assert "does not fit on 1 × 3090" in found.out
-    assert "no memory" in found.out
+    (row,) = [line for line in found.out.splitlines() if line.startswith("  synchronous, colocated")]
+    needed = read(whet, *words, code=1)["schedules"][0]["memory"]["trainer"] / 2**30
+    assert row.endswith(f"1          1   does not fit: a trainer's GPU needs {needed:.1f} of 23.6 GiB")
+    assert "whole run" not in found.out
+    assert "take turns" not in found.out
     assert "note: nothing fits: whet plan without --simulate lists keys" in found.out
 
 

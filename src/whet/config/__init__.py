@@ -221,7 +221,9 @@ class OnlineConfig(TrainConfig):
         refuse(self.algorithm, self.rollout, self.update, self.reward)
         refuse_averages(self.model, self.optimizer, self.algorithm)
         refuse_engine(self.engine, self.rollout)
-        refuse_asynchronous(self.asynchronous, self.algorithm, self.rollout, self.critic, self.engine)
+        refuse_asynchronous(
+            self.asynchronous, self.algorithm, self.rollout, self.critic, self.engine, self.update, self.steps
+        )
         refuse_spread_offloading(self.distributed, self.offload)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(

@@ -70,8 +70,10 @@ def refuse_asynchronous(
     rollout: RolloutConfig,
     critic: CriticConfig,
     engine: EngineConfig,
+    update: UpdateConfig,
+    steps: int,
 ) -> None:
-    """Raises a ValueError for the first combination that is refused."""
+    """Raises a ValueError for the first combination that is refused; `steps` are 0 where epochs decide."""
     if asynchronous is None:
         return
     if engine.name != "native":
@@ -81,8 +83,13 @@ def refuse_asynchronous(
         )
     for reason in (*_parts(asynchronous, rollout), *_in_flight(asynchronous, rollout)):
         raise ValueError(reason)
+    if 0 < steps < asynchronous.staleness:
+        raise ValueError(
+            f"asynchronous.staleness is {asynchronous.staleness} and the run has {steps} steps, so all of them would "
+            "learn from rollouts of the start weights: lower it; 1 and 2 are usual"
+        )
     if asynchronous.staleness:
-        for reason in _stale(asynchronous.staleness, algorithm, rollout, critic):
+        for reason in _stale(asynchronous.staleness, algorithm, rollout, critic, update):
             raise ValueError(reason)
 
 
@@ -335,7 +342,9 @@ def _in_flight(asynchronous: AsynchronousConfig, rollout: RolloutConfig) -> Iter
         )
 
 
-def _stale(staleness: int, algorithm: AlgorithmBase, rollout: RolloutConfig, critic: CriticConfig) -> Iterator[str]:
+def _stale(
+    staleness: int, algorithm: AlgorithmBase, rollout: RolloutConfig, critic: CriticConfig, update: UpdateConfig
+) -> Iterator[str]:
     if rollout.adaptive_temperature is not None:
         yield (
             f"asynchronous.staleness is {staleness} and rollout.adaptive_temperature follows the rewards of the step "
@@ -355,4 +364,11 @@ def _stale(staleness: int, algorithm: AlgorithmBase, rollout: RolloutConfig, cri
             f"asynchronous.staleness is {staleness}, so rollouts are of older weights, and the ratio of this recipe "
             "begins at the policy of the step, because the trainer reads the old log-probs anew (shared critic, or "
             f"algorithm.entropy.floor): {remedy}"
+        )
+    if update.target_kl is not None:
+        yield (
+            f"asynchronous.staleness is {staleness} and update.target_kl is {update.target_kl:g}: without a correction "
+            "the KL is measured from the weights that sampled, so it would end the updates of a step before the first "
+            "one; leave update.target_kl out, or set algorithm.importance_correction, e.g. to token_truncate, with "
+            "which the KL is that of the step"
         )

@@ -152,7 +152,8 @@ def _bottleneck(schedule: Schedule, rollout: float, training: float, sampling: f
     if not schedule.staleness:
         share = longer / (rollout + training)
         take = "take" if which == "rollouts" else "takes"
-        return f"rollouts and trainer wait for each other; the {which} {take} {share:.0%} of a step{tail}"
+        order = "take turns on all GPUs" if schedule.colocated else "wait for each other"
+        return f"rollouts and trainer {order}; the {which} {take} {share:.0%} of a step{tail}"
     if which == "rollouts" and rollout - sampling > LITTLE * rollout:
         tail += f"; the slowest engine takes {rollout / sampling:.1f} times the mean"
     return f"the {which}{tail}: {longer:.1f} s a step, against {min(rollout, training):.1f} s of the other side"

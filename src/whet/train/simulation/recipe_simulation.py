@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from whet.train.plan.planning import Plan
 
 BOUNDS = (1, 2, 4)  # of the staleness, where none is asked for
+MOST_BOUND = 64  # that is simulated
 MOST_SEQUENCES = 32_768  # of a step; more would take longer than ten seconds
 ALIKE = 1.01  # times the seconds of the fastest: not worth stale rollouts
-DIVIDED = "asynchronous: every draw is divided among all engines, so set asynchronous.parts to their number"
 NOT_SIMULATED = "evaluations, the loading of models and failures are not simulated"
 
 
@@ -32,7 +32,7 @@ NOT_SIMULATED = "evaluations, the loading of models and failures are not simulat
 class Simulated:
     """What a simulation is made for, beside what a plan is."""
 
-    bounds: Sequence[int] = BOUNDS
+    bounds: Sequence[int] = ()  # none: the recipe's own, and some to compare it with
     trainer: int | None = None  # GPUs that train; None: the best split
     engine_gpus: int = 1
     lengths: str | None = None  # as `--lengths` says
@@ -50,25 +50,30 @@ class RecipeSimulation:
     steps: int  # of the run
     deployment: Deployment
     outcomes: tuple[Outcome, ...]
+    bound: int | None  # the recipe's asynchronous.staleness
     notes: tuple[str, ...]
 
     @property
-    def best(self) -> Outcome:
-        """The first that is as fast as the fastest that fits, or as the fastest where none does."""
-        possible = [one for one in self.outcomes if one.fits] or self.outcomes
-        fastest = min(one.seconds for one in possible)
-        return next(one for one in possible if one.seconds <= ALIKE * fastest)
+    def best(self) -> Outcome | None:
+        """The first of those that fit that is as fast as the fastest."""
+        possible = [one for one in self.outcomes if one.fits]
+        fastest = min((one.seconds for one in possible), default=0.0)
+        return next((one for one in possible if one.seconds <= ALIKE * fastest), None)
 
     @property
-    def hours(self) -> float:
-        """The whole run on the best of them, with its checkpoints."""
-        deployment, best = self.deployment, self.best
-        checkpoints = self.steps // deployment.checkpoint_every if deployment.checkpoint_every else 0
-        return (self.steps * best.seconds + checkpoints * best.placed.hand_off.checkpoint) / HOUR
+    def own(self) -> Outcome | None:
+        """What the recipe's section `asynchronous` asks for, if it has one that is compared."""
+        asked = (one for one in self.outcomes if not one.schedule.colocated and one.schedule.staleness == self.bound)
+        return None if self.bound is None else next(asked, None)
 
-    @property
-    def dollars(self) -> float:
-        return self.hours * self.gpus * self.deployment.cluster.gpu.price
+    def hours(self, one: Outcome) -> float:
+        """The whole run by one of them, with its checkpoints."""
+        every = self.deployment.checkpoint_every
+        checkpoints = self.steps // every if every else 0
+        return (self.steps * one.seconds + checkpoints * one.placed.hand_off.checkpoint) / HOUR
+
+    def dollars(self, one: Outcome) -> float:
+        return self.hours(one) * self.gpus * self.deployment.cluster.gpu.price
 
 
 def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> RecipeSimulation:
@@ -84,11 +89,16 @@ def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> Recip
         )
     deployment = _deployment(found, plan, asked, simulated)
     enough = asked.gpus > simulated.engine_gpus
-    compared = [one for one in schedules(simulated.bounds) if enough or one.colocated]
+    own = found.config.asynchronous
+    bounds = simulated.bounds or sorted({*BOUNDS, min(found.config.staleness, MOST_BOUND)})
+    compared = [one for one in schedules(bounds) if enough or one.colocated]
     if not enough and simulated.trainer is not None:
         raise UserError(f"--trainer-gpus {simulated.trainer} leaves no GPU for rollouts: raise --gpus")
     outcomes = best_outcomes(deployment, asked.gpus, compared, trainer=simulated.trainer)
     notes = _notes(plan, asked, simulated)
+    notes += _undivided(outcomes, 1 if own is None else own.parts)
+    if found.config.staleness > MOST_BOUND:
+        notes.append(f"asynchronous.staleness {found.config.staleness} is simulated as {MOST_BOUND}")
     if not any(one.fits for one in outcomes):
         notes.append("nothing fits: whet plan without --simulate lists keys with which one GPU needs less")
     return RecipeSimulation(
@@ -98,6 +108,7 @@ def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> Recip
         steps=found.config.steps,
         deployment=deployment,
         outcomes=tuple(outcomes),
+        bound=None if own is None else min(own.staleness, MOST_BOUND),
         notes=(*found.notes, *notes),
     )
 
@@ -128,10 +139,19 @@ def _notes(plan: Plan, asked: Asked, simulated: Simulated) -> list[str]:
         )
     if plan.gpu.name not in GPUS:
         notes.append(f"{plan.gpu.name}: speed and price are those of {like(plan.gpu.memory).name}")
-    if asked.gpus // simulated.engine_gpus - 1 > 1 + min(simulated.bounds):
-        notes.append(DIVIDED)
     if asked.gpus <= simulated.engine_gpus:
         notes.append("with one engine's GPUs nothing can be apart: --gpus compares the other schedules")
     if plan.usual.rounds > 1:
         notes.append(f"dynamic sampling: {plan.usual.rounds:g} rounds of sampling a step are assumed")
     return notes
+
+
+def _undivided(outcomes: Sequence[Outcome], parts: int) -> list[str]:
+    """Engines to which the recipe gives no work, because it divides a draw into fewer parts."""
+    for one in outcomes:
+        if one.fits and one.schedule.staleness and parts < one.placed.engines:
+            return [
+                f"asynchronous: every draw is divided among all engines, here, and into {parts} by the recipe: set "
+                f"asynchronous.parts to the number of engines, e.g. {one.placed.engines} with {one.schedule.name}"
+            ]
+    return []

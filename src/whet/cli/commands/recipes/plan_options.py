@@ -42,7 +42,13 @@ EngineGPUs = Annotated[
 ]
 Staleness = Annotated[
     list[int] | None,
-    typer.Option("--staleness", metavar="S", min=1, max=64, help="Bounds of asynchronous runs.  [default: 1, 2 and 4]"),
+    typer.Option(
+        "--staleness",
+        metavar="S",
+        min=1,
+        max=64,
+        help="Bounds of asynchronous runs.  [default: the recipe's own, 1, 2 and 4]",
+    ),
 ]
 Lengths = Annotated[
     str | None,

@@ -45,7 +45,7 @@ def show_simulation(recipe: Recipe | Pipeline, asked: Asked, options: Simulation
     """Prints the simulation of a recipe; whether any schedule fits."""
     from whet.recipe import Pipeline
     from whet.train.simulation.cluster import NODE
-    from whet.train.simulation.recipe_simulation import BOUNDS, Simulated, simulate_recipe
+    from whet.train.simulation.recipe_simulation import Simulated, simulate_recipe
 
     if isinstance(recipe, Pipeline):
         raise UserError("--simulate is for a recipe of one run, and this is a pipeline: leave it out")
@@ -53,7 +53,7 @@ def show_simulation(recipe: Recipe | Pipeline, asked: Asked, options: Simulation
     if lengths is not None and ":" not in lengths:
         lengths = str(run_directory(lengths))
     simulated = Simulated(
-        bounds=sorted(set(options.staleness or BOUNDS)),
+        bounds=sorted(set(options.staleness or ())),
         trainer=options.trainer_gpus,
         engine_gpus=options.engine_gpus or 1,
         lengths=lengths,
@@ -66,12 +66,12 @@ def show_simulation(recipe: Recipe | Pipeline, asked: Asked, options: Simulation
     else:
         for line in simulation_page(one):
             say(line)
-    return one.best.fits
+    return one.best is not None
 
 
 def simulation_json(one: RecipeSimulation) -> dict[str, Any]:
     """A simulation as JSON: seconds, shares, tokens, bytes, dollars."""
-    deployment, cluster = one.deployment, one.deployment.cluster
+    deployment, cluster, best = one.deployment, one.deployment.cluster, one.best
     return {
         "recipe": one.recipe,
         "gpu": asdict(cluster.gpu),
@@ -83,12 +83,13 @@ def simulation_json(one: RecipeSimulation) -> dict[str, Any]:
         "model": one.about,
         "prompt_tokens": deployment.prompt,
         "lengths": deployment.lengths.about,
-        "fits": one.best.fits,
-        "best": one.best.schedule.name,
+        "fits": best is not None,
+        "best": None if best is None else best.schedule.name,
+        "recipe_schedule": None if one.own is None else one.own.schedule.name,
         "schedules": [_outcome_json(found) for found in one.outcomes],
         "steps": one.steps,
-        "hours": one.hours,
-        "dollars": one.dollars,
+        "hours": None if best is None else one.hours(best),
+        "dollars": None if best is None else one.dollars(best),
         "notes": list(one.notes),
     }
 
@@ -125,8 +126,9 @@ def _outcome_json(one: Outcome) -> dict[str, Any]:
 def simulation_page(one: RecipeSimulation) -> Iterator[str]:
     """The lines of a simulation."""
     deployment, cluster, best = one.deployment, one.deployment.cluster, one.best
-    verdict = "fits" if best.fits else "does not fit"
-    yield f"{one.recipe}: {verdict} on {one.gpus:,} × {cluster.gpu.name}, fastest: {best.schedule.name}"
+    verdict = "does not fit on" if best is None else "fits on"
+    fastest = "" if best is None else f", fastest: {best.schedule.name}"
+    yield f"{one.recipe}: {verdict} {one.gpus:,} × {cluster.gpu.name}{fastest}"
     yield f"  model     {one.about}"
     work = deployment.work
     yield f"  a step    {work.prompts:,} prompts × {work.group:,} completions; lengths: {deployment.lengths.about}"
@@ -138,16 +140,29 @@ def simulation_page(one: RecipeSimulation) -> Iterator[str]:
     yield _row("", COLUMNS)
     yield _row("", SIDES)
     for found in one.outcomes:
-        yield _row(found.schedule.name, _cells(found))
+        yield _row(found.schedule.name, _cells(found)) if found.fits else _lacking(found, cluster.gpu.memory)
+    if best is not None:
+        yield from _explained(one, best)
+    yield from (f"note: {note}" for note in one.notes)
+
+
+def _explained(one: RecipeSimulation, best: Outcome) -> Iterator[str]:
+    """What a step waits for in each schedule that fits; memory, hours and price of the fastest, and of the recipe's."""
     yield ""
     for found in one.outcomes:
-        yield f"  {found.schedule.name}: {found.bottleneck}"
+        if found.fits:
+            yield f"  {found.schedule.name}: {found.bottleneck}"
     yield from _placed(best)
-    pause, every = best.placed.hand_off.checkpoint, deployment.checkpoint_every
+    pause, every = best.placed.hand_off.checkpoint, one.deployment.checkpoint_every
     checkpoints = f", a checkpoint of {pause:.0f} s every {every:,}" if every and every <= one.steps else ""
-    price = f"${one.dollars:,.2f} at ${cluster.gpu.price:g} an hour and GPU"
-    yield f"  whole run: {one.steps:,} steps{checkpoints}: {_duration(one.hours)}, {price}"
-    yield from (f"note: {note}" for note in one.notes)
+    price = f"${one.dollars(best):,.2f} at ${one.deployment.cluster.gpu.price:g} an hour and GPU"
+    yield f"  whole run: {one.steps:,} steps{checkpoints}: {_duration(one.hours(best))}, {price}"
+    if (own := one.own) is not None and own is not best:
+        name = f"  the recipe's own schedule, {own.schedule.name}"
+        if own.fits:
+            yield f"{name}: {own.seconds / best.seconds:.2f} times as long, ${one.dollars(own):,.2f}"
+        else:
+            yield f"{name}: does not fit"
 
 
 def _duration(hours: float) -> str:
@@ -169,10 +184,19 @@ def _placed(best: Outcome) -> Iterator[str]:
 def _cells(one: Outcome) -> Iterator[str]:
     yield f"{one.split.trainer:,}"
     yield f"{one.split.rollout:,}"
-    yield f"{one.seconds:.2f}" if one.fits else "no memory"
-    yield f"{one.tokens_per_second:,.0f}" if one.fits else "–"
+    yield f"{one.seconds:.2f}"
+    yield f"{one.tokens_per_second:,.0f}"
     yield from (f"{share:.0%}" for share in (one.trainer_idle, one.rollout_idle, one.slots_idle))
     yield str(one.staleness)
+
+
+def _lacking(one: Outcome, memory: int) -> str:
+    """The row of a schedule for which memory does not suffice."""
+    where, needed = max(
+        ("a trainer's GPU", one.placed.needed), ("a rollout GPU", one.placed.engine_needed), key=lambda side: side[1]
+    )
+    row = _row(one.schedule.name, (f"{one.split.trainer:,}", f"{one.split.rollout:,}"))
+    return f"{row}   does not fit: {where} needs {needed / GIBI:.1f} of {memory / GIBI:.1f} GiB"
 
 
 def _row(name: str, cells: Iterator[str] | tuple[str, ...]) -> str:

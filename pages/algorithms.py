@@ -59,6 +59,7 @@ REFUSED = (  # YAML of a combination, one for each reason that a config gives
     "algorithm: rloo\nasynchronous: {staleness: 1}",
     "algorithm: ppo\ncritic: {model: shared}\nasynchronous: {staleness: 1}",
     "algorithm: dapo\nrollout: {adaptive_temperature: {low: 0.6, high: 1.2}}\nasynchronous: {staleness: 1}",
+    "algorithm: dapo\nupdate: {target_kl: 0.1}\nasynchronous: {staleness: 1}",
     "algorithm: dapo\nrollout: {prompts: 4}\nasynchronous: {staleness: 1, parts: 8}",
     "algorithm: dapo\nasynchronous: {staleness: 2, segment_tokens: 8}",
     "algorithm: dapo\nrollout: {max_tokens: 4}\n"

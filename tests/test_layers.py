@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "number_format": set(),
     "doctor": {"runs", "evaluate", "number_format", "errors"},
+    "metrics": {"doctor", "evaluate", "number_format"},
     "report": {"runs", "evaluate", "data", "doctor", "number_format", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
     "recipe": {"config", "errors", "recipes", "runs"},
@@ -261,7 +262,9 @@ def test_only_distributed_imports_torch_distributed():
     assert importers == {"distributed"}
 
 
-@pytest.mark.parametrize("room", ["records", "errors", "files", "tasks", "data", "config", "recipe", "runs", "launch"])
+@pytest.mark.parametrize(
+    "room", ["records", "errors", "files", "tasks", "data", "config", "recipe", "runs", "launch", "metrics"]
+)
 def test_rooms_that_need_no_tensors(room):
     for path in FILES:
         if room_of(path) == room:

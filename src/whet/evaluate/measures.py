@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LOWER_IS_BETTER = (
-    *("loss", "bits_per_character", "bits_per_byte", "truncated", "calibration_error"),
+    *("loss", "bits_per_character", "bits_per_byte", "truncated", "calibration_error", "ties"),
     *("bound", "bound_bits_per_character", "bound_bits_per_byte", "masked_loss"),
 )
 PARTS = "parts"  # of the reward: eval/parts/NAME, of which more is always better

@@ -1,0 +1,135 @@
+"""Metrics of the texts that a step sampled: length, truncation, repetition."""
+
+from whet.doctor import thresholds as at
+from whet.metrics.metric import Metric
+from whet.metrics.rewards import CODE, ONLINE, SAMPLED
+from whet.number_format import percent
+
+COMPLETIONS: tuple[Metric, ...] = (
+    Metric(
+        name="length/mean",
+        label="length",
+        unit="tokens per completion",
+        formula=f"mean number of sampled tokens, with the stop token, over {SAMPLED}; in SFT and language modelling "
+        "the trained tokens of a row",
+        healthy="as long as the answers need; reasoning may grow for hundreds of steps, and accuracy grows with it",
+        rises="longer answers. With held-out accuracy it is reasoning; without it is padding that the reward pays "
+        "for (length/reward_correlation), or a policy that forgets to stop (truncated)",
+        falls="shorter answers: a length penalty works, or the policy gives up and guesses (look at accuracy)",
+        loops=("online", "sft", "lm", "collect"),
+        code="train/online/rollout_metrics.py:_lengths",
+        rules=("length-hacking", "plateau", "truncation", "never-ends", "reward-hacking"),
+        elsewhere={
+            "TRL": "completions/mean_length",
+            "verl": "response_length/mean",
+            "OpenRLHF": "response_length",
+        },
+    ),
+    Metric(
+        name="length/std",
+        label="standard deviation of the length",
+        unit="tokens",
+        formula=f"√(mean (length − length/mean)²) over {SAMPLED}",
+        healthy="above 0 where answers differ in length",
+        rises="lengths spread: some completions run away, see length/max and truncated",
+        falls="completions become alike; at 0 and with truncated at 1, all were cut at rollout.max_tokens",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_lengths",
+    ),
+    Metric(
+        name="length/max",
+        label="longest completion",
+        unit="tokens",
+        formula=f"the most sampled tokens of a completion, over {SAMPLED}",
+        healthy="below rollout.max_tokens most of the time",
+        rises="some completion does not end; at rollout.max_tokens it was cut (truncated)",
+        falls="even the longest completions end early",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_lengths",
+        elsewhere={"TRL": "completions/max_length", "verl": "response_length/max"},
+    ),
+    Metric(
+        name="length/reward_correlation",
+        label="rank correlation of length and reward",
+        formula="Spearman's ρ of the sampled tokens and R, over all rollouts with a reward",
+        healthy=f"near 0, or below {at.LENGTH_CORRELATION:g} while accuracy rises",
+        rises="longer completions are paid better: length will grow. Is length what you want to pay for?",
+        falls="shorter completions are paid better: a length penalty, or long completions that are cut and score "
+        "nothing",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_lengths",
+        needs="lengths that differ and rewards that differ",
+        band=(None, at.LENGTH_CORRELATION),
+        rules=("length-hacking", "reward-hacking"),
+    ),
+    Metric(
+        name="truncated",
+        label="truncated completions",
+        unit="share",
+        better="lower",
+        formula=f"share of completions that reached rollout.max_tokens without a stop token, over {SAMPLED}",
+        healthy=f"below {percent(at.TRUNCATED[0])}; a model from random weights begins near 1 and learns to stop",
+        rises="answers no longer fit, or the policy forgets to stop. A cut answer is usually scored as wrong, "
+        "whatever it was about to say: raise rollout.max_tokens, or look at kl and entropy if it ended before",
+        falls="more completions end by themselves",
+        loops=("online", "collect"),
+        code=CODE,
+        band=(None, at.TRUNCATED[0]),
+        rules=("truncation", "never-ends", "constant-reward", "zero-variance"),
+        elsewhere={"TRL": "completions/clipped_ratio", "verl": "response_length/clip_ratio"},
+    ),
+    Metric(
+        name="rollouts/duplicates",
+        label="duplicate rollouts",
+        unit="share",
+        formula="share of completions that equal an earlier completion of the same prompt in the step, token by token",
+        healthy=f"low for long answers, and below {percent(at.DUPLICATE_ROLLOUTS)} at the start; short answers "
+        "repeat by nature, and a solved task repeats its answer",
+        rises="the policy explores less; entropy falls with it",
+        falls="rollouts of a prompt differ more",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_repetition",
+        rules=("duplicate-rollouts", "low-entropy", "zero-variance"),
+    ),
+    Metric(
+        name="rollouts/repeated_4grams",
+        label="repeated 4-grams",
+        unit="share",
+        better="lower",
+        formula="mean over completions of 1 − distinct 4-grams / 4-grams of its tokens; 0 for fewer than 5 tokens",
+        healthy=f"below {percent(at.REPEATED[0])} for prose; programs and tables repeat more",
+        rises="degenerate text: loops of the same phrase, often just before length runs away. Read rollouts, look "
+        "at kl",
+        falls="completions repeat themselves less",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_repetition",
+        band=(None, at.REPEATED[0]),
+        rules=("repetition", "reward-hacking"),
+    ),
+    Metric(
+        name="tokens/match",
+        label="tokens as in the text",
+        unit="share",
+        better="higher",
+        formula="sampled tokens that equal the real continuation / sampled tokens, over all rollouts with token "
+        "rewards",
+        healthy="rises",
+        rises="the policy continues more of the text as it goes on",
+        falls="it forgets the text: steps too large, or a reward that pays for something else",
+        loops=ONLINE,
+        code="train/online/rollout_metrics.py:_matches",
+        needs="a reward for every token",
+        rules=("truncation", "never-ends"),
+    ),
+    Metric(
+        name="temperature",
+        label="temperature",
+        formula="clip(T / reward/std of the step before, low, high), T = rollout.temperature; high where that was 0",
+        healthy="within the bounds most of the time",
+        rises="the rewards of the step before were alike, so sampling becomes more random",
+        falls="rewards differ enough",
+        loops=ONLINE,
+        code="algorithms/policy_loss.py:spread_temperature",
+        needs="rollout.adaptive_temperature",
+    ),
+)

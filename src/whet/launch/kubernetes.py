@@ -180,4 +180,5 @@ KUBERNETES = Tool(
     logs=_logs,
     stop=_stop,
     state=_state,
+    files="elsewhere",
 )

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "doctor": {"runs", "evaluate", "number_format", "errors"},
     "metrics": {"doctor", "evaluate", "number_format"},
     "report": {"runs", "evaluate", "data", "doctor", "number_format", "errors"},
+    "ui": {"runs", "evaluate", "doctor", "metrics", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
@@ -117,6 +118,11 @@ ROOMS_INSIDE = {
         "run": {"formatting", "figures"},
         "dataset": {"formatting", "figures"},
         "comparison": {"formatting", "figures"},
+    },
+    "ui": {
+        "library": set(),
+        "answers": {"library"},
+        "server": {"answers", "library"},
     },
     "engines": {
         "engine_protocol": set(),

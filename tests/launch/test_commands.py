@@ -83,7 +83,6 @@ def test_a_launch_from_beginning_to_end(whet: Whet, tool: str, home: Path, calls
     number, state, stopped = LATER[tool]
     dry = whet(*submit, "--dry-run")
     assert (dry.code, called(calls), home.exists()) == (0, [], False)
-    assert f"submitted by: {shown.format('demo')}, which reads the file above\n" in dry.err
     result = whet(*submit)
     assert (result.code, result.out) == (0, f"demo: {tool} {number}\n"), result.err
     assert called(calls) == [shown.format(home / "demo")]
@@ -164,83 +163,6 @@ def test_a_secret_goes_by_its_name(whet: Whet, home: Path, calls: Path, monkeypa
     assert not any(HELD in path.read_text() for path in home.iterdir())
 
 
-WANDB = "track=[wandb]"
-JUDGE = ("reward.functions=[judge.py:score]", "reward.environment=[JUDGE_KEY]")
-
-
-@pytest.mark.parametrize("tool", MORE)
-def test_a_secret_that_the_recipe_asks_for_must_be_passed(
-    whet: Whet, tool: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "judge.py").write_text("def score(completions): ...\n")
-    monkeypatch.setenv("HOME", str(tmp_path))  # where nobody has logged in
-    dry = ("launch", tool, "grpo-sorting", *MORE[tool], "--dry-run")
-    way = "export {} first" if tool == "slurm" else "add --secret {}"
-    assert (
-        refused(whet, *dry, WANDB)
-        == ("track has wandb, and the job has no WANDB_API_KEY: " + way.format("WANDB_API_KEY"))
-        + ", or --env WANDB_MODE=offline"
-    )
-    assert refused(whet, *dry, *JUDGE) == (
-        "reward.environment passes JUDGE_KEY to reward functions, and the job has no JUDGE_KEY: "
-        + way.format("JUDGE_KEY")
-    )
-    assert whet(*dry, WANDB, "--env", "WANDB_MODE=offline").code == 0
-    assert whet(*dry, WANDB, *JUDGE, "--secret", "WANDB_API_KEY", "--secret", "JUDGE_KEY").code == 0
-    monkeypatch.setenv("WANDB_API_KEY", HELD)
-    assert whet(*dry, WANDB).code == (0 if tool == "slurm" else 2)  # sbatch passes the variables of the shell
-
-
-def test_who_has_logged_in_needs_no_key(
-    whet: Whet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".netrc").write_text(f"machine api.wandb.ai login user password {HELD}\n")
-    (tmp_path / ".netrc").chmod(0o600)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert whet("launch", "slurm", "grpo-sorting", WANDB, "--dry-run").code == 0
-    assert "WANDB_API_KEY" in refused(whet, "launch", "modal", "grpo-sorting", *MORE["modal"], WANDB, "--dry-run")
-
-
-HERE, COPIED = ("local", "slurm"), ("ray", "skypilot", "modal")
-
-
-@pytest.mark.parametrize("tool", [*HERE, *COPIED])
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("sft-reverse", "data=gone.jsonl"), "data: there is no file gone.jsonl here"),
-        (("grpo-sorting", "reward.functions=[gone.py:f]"), "reward.functions.0: there is no file gone.py here"),
-        (("grpo-sorting", "model=./gone"), "model: no directory ./gone"),
-        (("grpo-sorting", "model=typo"), "model: unknown model 'typo'"),
-    ],
-)
-def test_files_and_models_that_are_missing_are_named(
-    whet: Whet, home: Path, tool: str, words: tuple[str, ...], said: str
-) -> None:
-    assert said in refused(whet, "launch", tool, *words, *MORE.get(tool, ()), "--dry-run")
-
-
-@pytest.mark.parametrize("tool", COPIED)
-def test_what_cannot_be_seen_from_here_is_said(whet: Whet, home: Path, tmp_path: Path, tool: str) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("{}\n")
-    (tmp_path.parent / "beside.jsonl").write_text("{}\n")
-    given = ("launch", tool, "sft-reverse", *MORE[tool], "--dry-run")
-    assert "note" not in whet(*given, "data=rows.jsonl").err
-    assert f"note: data: {rows} must be there under the same path" in whet(*given, f"data={rows}").err
-    assert "data: ../beside.jsonl is not below " in refused(whet, *given, "data=../beside.jsonl")
-    assert whet(*given, "data=made.jsonl", "--setup", "sh make.sh").code == 0  # may make it
-    pulled = ("--setup", "whet models pull org/name")
-    assert "must be pulled there" in whet(*given, "data=rows.jsonl", "model=org/name").err
-    assert "must be pulled there" not in whet(*given, "data=rows.jsonl", "model=org/name", *pulled).err
-
-
-def test_pods_are_told_what_the_image_must_have(whet: Whet, home: Path) -> None:
-    given = ("launch", "k8s", "sft-reverse", *MORE["k8s"], "--dry-run", "data=rows.jsonl", "model=org/name")
-    told = "note: must be in the image or on the volume: org/name (model), rows.jsonl (data)"
-    assert told in whet(*given).err.splitlines()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -279,7 +201,7 @@ def test_a_recipe_that_is_not_copied_is_refused(
     monkeypatch.chdir(tmp_path / "inside")
     assert "start the command in the folder" in refused(whet, "launch", "ray", recipe, *MORE["ray"])
     monkeypatch.chdir(tmp_path)
-    assert '"train": ["train", "tiny.yaml", ' in whet("launch", "ray", recipe, *MORE["ray"], "--dry-run").out
+    assert '\\"train\\", \\"tiny.yaml\\"' in whet("launch", "ray", recipe, *MORE["ray"], "--dry-run").out
 
 
 def test_a_recipe_travels_to_kubernetes(whet: Whet, home: Path, tmp_path: Path) -> None:
@@ -293,8 +215,7 @@ def test_the_verdict_of_the_plan_is_said(whet: Whet, home: Path) -> None:
     given = ("launch", "modal", "grpo", "model=Qwen/Qwen3-8B", "task=arithmetic", "--image", "i", "--dry-run", "--gpu")
     small, large = whet(*given, "l40s"), whet(*given, "h200")
     assert "grpo does not fit on l40s, needs " in small.err
-    pulled = "note: model: Qwen/Qwen3-8B must be pulled there, e.g. by --setup 'whet models pull Qwen/Qwen3-8B'"
-    assert pulled in small.err.splitlines()
+    assert small.err.count("\n") == 1
     assert "grpo " in large.err
     assert (small.code, large.code) == (0, 0)
     assert small.out.startswith('"""Written by')

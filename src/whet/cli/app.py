@@ -25,6 +25,7 @@ from whet.cli.commands import (
     score,
     tasks,
     train,
+    ui,
 )
 from whet.cli.commands.recipes import check_loss, explain, keys, listing, plan
 from whet.cli.key_flags import KeyFlagCommand
@@ -47,6 +48,7 @@ Begin with:
   whet launch slurm grpo-sorting     train elsewhere; also local, ray, skypilot, modal, k8s
   whet report @last                  learning curves and samples of the newest run
   whet doctor @last                  what is wrong with it, and which key to change
+  whet ui                            a live page over all runs
   whet keys                          every key of a recipe
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
@@ -69,6 +71,7 @@ app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+app.command("ui")(ui.ui)
 app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
 app.command("plan")(plan.plan)

@@ -180,5 +180,4 @@ KUBERNETES = Tool(
     logs=_logs,
     stop=_stop,
     state=_state,
-    files="elsewhere",
 )

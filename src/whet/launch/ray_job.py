@@ -43,8 +43,7 @@ def render(job: Job) -> str:
         "setup": list(job.setup),
         "train": job.train,
     }
-    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in what.items())
-    return to_yaml({"env_vars": {**job.environment, VARIABLE: f"{{\n{lines}\n}}"}})
+    return to_yaml({"env_vars": {**job.environment, VARIABLE: json.dumps(what)}})
 
 
 def _submit(job: Job, file: Path) -> list[str]:

@@ -75,6 +75,7 @@ def _run(job: Job) -> Iterator[str]:
 
 
 def _submit(job: Job, file: Path) -> list[str]:
+    require_exported(job)
     secrets = [word for name in job.secrets for word in ("--secret", name)]  # the value is read by sky itself
     return ["sky", "launch", "--yes", "--detach-run", "--cluster", job.name, *secrets, str(file)]
 
@@ -94,5 +95,4 @@ SKYPILOT = Tool(
     logs=_logs,
     stop=lambda launch: ["sky", "down", "--yes", launch.id],
     state=lambda launch: ["sky", "status", launch.id],
-    require=require_exported,
 )

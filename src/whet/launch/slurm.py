@@ -95,12 +95,9 @@ def _several(job: Job) -> Iterator[str]:
     yield f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(script)} whet {shell.quoted(job.train)}"
 
 
-def _require(job: Job) -> None:
+def _submit(job: Job, file: Path) -> list[str]:
     require_exported(job)
     Path(job.runs).mkdir(parents=True, exist_ok=True)  # slurmd writes the log there, and makes no directory
-
-
-def _submit(_job: Job, file: Path) -> list[str]:
     return ["sbatch", "--parsable", str(file)]
 
 
@@ -129,7 +126,4 @@ SLURM = Tool(
     stop=lambda launch: ["scancel", launch.id],
     state=lambda launch: ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={launch.id}"],
     log=log_path,
-    require=_require,
-    files="shared",
-    passes_variables=True,
 )

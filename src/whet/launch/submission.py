@@ -55,7 +55,6 @@ def submit(job: Job, tool: Tool) -> Launch:
 def _start(job: Job, tool: Tool, launch: Launch) -> str:
     if tool is LOCAL:
         return str(local.start(job, launch, Path(launch.file).with_suffix(local.STATUS)))
-    tool.require(job)
     return tool.identify(called(tool.submit(job, Path(launch.file)), tool.install), job)
 
 

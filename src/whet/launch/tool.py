@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from whet.errors import RunFailed, UserError, escaped
 from whet.launch.job import Job
@@ -35,11 +35,6 @@ class Launch:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Where the files that a recipe names are found: by the paths that they have here, in a copy of the folder of the
-# command, or in an image and on volumes.
-Files = Literal["shared", "copied", "elsewhere"]
-
-
 class Logs(Protocol):
     def __call__(self, launch: Launch, *, follow: bool) -> list[str]: ...
 
@@ -60,10 +55,6 @@ class Tool:
     state: Callable[[Launch], list[str]]
     read_state: Callable[[str, Launch], str] = lambda said, _launch: last_line(said)
     log: Callable[[Job], str] = lambda _job: ""
-    how: str = "which reads the file above"  # the command that submits
-    require: Callable[[Job], None] = lambda _job: None  # refuses what would fail, and makes folders, before it submits
-    files: Files = "copied"
-    passes_variables: bool = False  # whether the run has the variables of the shell that submits it
 
 
 def last_line(text: str) -> str:

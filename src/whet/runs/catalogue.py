@@ -100,9 +100,9 @@ def started(run: Path) -> datetime:
     return datetime.fromtimestamp(min(file.stat().st_mtime for file in files if file.is_file()))
 
 
-def standing(run: RunDirectory) -> Standing:
-    """Whether a run is finished or is being written; else how it ended."""
-    step = max((row["step"] for row in run.metrics()), default=0)
+def standing(run: RunDirectory, *, step: int | None = None) -> Standing:
+    """Whether a run is finished or is being written; else how it ended. `step`: the last one, if it is known."""
+    step = max((row["step"] for row in run.metrics()), default=0) if step is None else step
     if is_held(run.path / layout.LOCK):
         return Standing(status="being written", step=step)
     if run.finished:

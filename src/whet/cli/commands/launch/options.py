@@ -112,26 +112,20 @@ def with_settings(**settings: str | int | None) -> dict[str, str]:
 
 def launch(job: Job, tool: Tool, source: str, *, dry_run: bool, as_json: bool) -> None:
     """Checks the recipe, says what the plan says, then prints or submits."""
-    from whet.cli.commands.launch.needs import file_notes, require_secrets
-    from whet.launch.shell import quoted
     from whet.launch.submission import submit
     from whet.recipe import read_any
 
     _check_text(job)
     recipe = read_any(source, job.overrides)
     _check_shares(recipe, job)
-    require_secrets(recipe, job, tool)
-    notes = file_notes(recipe, job, tool)
     text = tool.render(job)
-    for line in (*_verdict(recipe, job), *notes):
+    for line in _verdict(recipe, job):
         say(line, err=True)
     if dry_run:
-        words = tool.submit(job, Path(f"{job.name}{tool.ending}"))
         if as_json:
-            say_json({"name": job.name, "tool": tool.name, "run": job.run, "file": text, "submit": words})
+            say_json({"name": job.name, "tool": tool.name, "run": job.run, "file": text})
         else:
             say_file(text)
-            say(f"submitted by: {quoted(words)}, {tool.how}", err=True)
         return
     started = submit(job, tool)
     if as_json:

@@ -1,0 +1,1 @@
+"""`whet ui`: a local page over run directories, read-only."""

@@ -1,0 +1,57 @@
+"""Everything in the folder: runs, pipelines, comparisons, surveys of data, newest first."""
+
+from pathlib import Path
+from typing import Any
+
+from whet.errors import UserError
+from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
+from whet.ui.answers.query import Query
+from whet.ui.answers.sources import Sources
+from whet.ui.answers.standings import UNREADABLE
+
+
+def every_run(sources: Sources, _: Query) -> dict[str, Any]:
+    """One entry for each directory; runs inside of others name the one that they are in."""
+    library = sources.library
+    groups = {path: kind for path in library.experiments() if (kind := _kind_of_group(path))}
+    entries = [_group(sources, path, kind) for path, kind in groups.items()]
+    for path in library.runs():
+        above = next((library.name(group) for group in groups if path.is_relative_to(group)), "")
+        entries.append(_run(sources, path, above))
+    entries += [{"name": library.name(path), "kind": "survey", "in": "", "problems": []} for path in library.surveys()]
+    shown = [entry for entry in reversed(entries) if _is_text(entry["name"])]
+    left_out = len(entries) - len(shown)
+    return {
+        "folder": str(library.folder),
+        "alone": library.alone,
+        "entries": shown,
+        "problems": [f"{left_out} with names that are no valid text are left out"] if left_out else [],
+    }
+
+
+def _kind_of_group(path: Path) -> str:
+    if is_pipeline(path):
+        return "pipeline"
+    return "comparison" if is_comparison(path) or first_of_several(path) else ""
+
+
+def _group(sources: Sources, path: Path, kind: str) -> dict[str, Any]:
+    return {"name": sources.library.name(path), "kind": kind, "in": "", "problems": []}
+
+
+def _run(sources: Sources, path: Path, above: str) -> dict[str, Any]:
+    name = sources.library.name(path)
+    entry = {"name": name, "kind": "run", "in": above}
+    try:
+        return {**entry, "standing": sources.standings.of(sources.library.run(name))}
+    except UNREADABLE as error:
+        problem = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return {**entry, "standing": {"status": "damaged", "step": 0, "problems": [problem]}}
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

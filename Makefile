@@ -15,10 +15,13 @@ LLAMA_CPP_STAMP := $(LLAMA_CPP_VENV)/.installed
 LAUNCHERS_VENV ?= .venv-launchers
 LAUNCHERS_BIN := $(LAUNCHERS_VENV)/bin
 LAUNCHERS_STAMP := $(LAUNCHERS_VENV)/.installed
+DOCTORS_VENV ?= .venv-doctors
+DOCTORS_BIN := $(DOCTORS_VENV)/bin
+DOCTORS_STAMP := $(DOCTORS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-doctor bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -69,6 +72,12 @@ test-native: native  ## the trainer in C++ against Python, with real files, sign
 bench-native: native  ## tokens per second of the trainer in C++ beside Python's
 	$(BIN)/python -m bench.native $(BENCH)
 
+# Runs that stand in the file of histories are not trained again.
+bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, 75 minutes on two cores
+	OMP_NUM_THREADS=1 $(DOCTORS_BIN)/python -m studies.doctor.run all --parallel 2 --run-seconds 600 --runs runs/doctor --to runs/doctor/histories.jsonl.gz
+	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/results/whet.json
+	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/results/rivals.json
+
 # Results of files that were not run stay as they are; afterwards `make docs` writes docs/testing.md.
 test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/policy_loss.py' for a part
 	$(BIN)/python -m tests.mutants --out tests/mutants/results.json $(MUTANTS)
@@ -84,13 +93,14 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, doctor.md from the rules and studies/doctor/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
 	$(BIN)/python -m pages.scaling docs/scaling.template.md docs/scaling.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
+	$(BIN)/python -m studies.doctor.page docs/doctor.template.md docs/doctor.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
@@ -122,11 +132,16 @@ $(LLAMA_CPP_STAMP): pyproject.toml constraints.txt tests/with_llama_cpp/requirem
 	$(LLAMA_CPP_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r tests/with_llama_cpp/requirements.txt
 	@touch $@
 
+$(DOCTORS_STAMP): pyproject.toml constraints.txt studies/doctor/requirements.txt
+	$(PYTHON) -m venv $(DOCTORS_VENV)
+	$(DOCTORS_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -r studies/doctor/requirements.txt
+	@touch $@
+
 $(LAUNCHERS_STAMP): pyproject.toml constraints.txt tests/with_launchers/requirements.txt
 	$(PYTHON) -m venv $(LAUNCHERS_VENV)
 	$(LAUNCHERS_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -r tests/with_launchers/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) $(DOCTORS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -54,6 +54,26 @@ def test_what_the_settings_exclude_is_no_cause():
     assert "too-many-updates" in votes(alarm("too-many-updates", "noisy-reward"), config=twice)
 
 
+def test_an_own_reward_is_replaced_rather_than_penalised():
+    """With the task's own reward a penalty on repetition or length is no longer needed."""
+    for cause, key in [("reward-pays-repetition", "repetition_penalty"), ("reward-pays-length", "length_penalty")]:
+        own, none = (Settings(config={"reward": {"functions": some}}) for some in (["mine.py:f"], []))
+        assert [change.key for change in CAUSES[cause].changes(own)] == ["reward.functions"]
+        assert [change.key for change in CAUSES[cause].changes(none)] == [f"reward.{key}"]
+
+
+def test_room_for_a_whole_answer_is_room_in_evaluation_too():
+    def keys(config):
+        return {change.key: change.value for change in CAUSES["max-tokens-too-small"].changes(Settings(config=config))}
+
+    assert keys({"rollout": {"max_tokens": 4}}) == {"rollout.max_tokens": 16}
+    assert keys({"rollout": {"max_tokens": 4}, "eval": {"max_tokens": 16}}) == {"rollout.max_tokens": 16}
+    assert keys({"rollout": {"max_tokens": 4}, "eval": {"max_tokens": 8}}) == {
+        "rollout.max_tokens": 16,
+        "eval.max_tokens": 16,
+    }
+
+
 def test_prompts_that_are_too_hard_are_made_easier_where_a_key_can():
     def keys(config):
         return {change.key: change.value for change in CAUSES["prompts-too-hard"].changes(Settings(config=config))}

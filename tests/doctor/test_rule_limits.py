@@ -4,6 +4,7 @@ import pytest
 
 from tests.doctor.made import NEW, constant, curve, evals, history, ramp, rollout
 from whet.doctor import thresholds as at
+from whet.doctor.examine import over_time
 from whet.doctor.rules import completions, evaluation, exploration, preferences, rewards, sampler, updates
 
 
@@ -346,9 +347,39 @@ def test_a_result_has_fallen_at_two_evaluations_in_a_row():
         return evaluation.held_out_result(history(evals(*means), steps=steps)).rule
 
     assert rule(0.8, 0.6, steps=100) == "held-out"  # the second one of a run that goes on
-    assert rule(0.8, 0.6, 0.6, steps=100) == "held-out-fell"
-    assert rule(0.8, 0.6, 0.8, 0.6, steps=100) == "held-out"
+    assert rule(0.8, 0.6, 0.6, steps=40) == "held-out-fell"
+    assert rule(0.8, 0.6, 0.8, 0.6, steps=50) == "held-out"
     assert rule(0.8, 0.8, 0.8, 0.6, steps=30) == "held-out-fell"  # the last one of a run that is over
+
+
+def test_a_dip_in_the_first_half_of_a_run_is_no_fall_unless_most_is_lost():
+    def rule(*means, steps):
+        return evaluation.held_out_result(history(evals(*means), steps=steps)).rule
+
+    assert rule(0.8, 0.5, 0.5, steps=100) == "held-out"
+    assert rule(0.8, 0.5, 0.5, steps=40) == "held-out-fell"
+    assert rule(0.8, 0.5, 0.39, steps=100) == "held-out-fell"
+
+
+@pytest.mark.parametrize(("trained", "level"), [(0.9, "warning"), (1.1, "note")])
+def test_a_rising_held_out_loss_is_overfitting_where_the_training_loss_is_below_it(trained, level):
+    """The best held-out loss is 1: a training loss above it is not of rows learned by heart."""
+    rows = history(constant("loss", trained, steps=4), curve("eval/loss", [2.0, 1.0, 1.2, 1.2]), kind="sft")
+    assert evaluation.held_out_loss(rows).level == level
+
+
+def test_an_alarm_that_passed_is_a_note_of_a_run_that_learned():
+    dip = [0.8] * 2 + [0.3] * 3
+
+    def found(last):
+        seen = history(evals(*dip, last, every=10), FLAT_REWARD, steps=50)
+        return {one.rule: one for one in over_time(seen).findings}["held-out-fell"]
+
+    assert (found(0.95).level, found(0.95).until) == ("note", 49)
+    assert (found(0.8).level, found(0.8).until) == ("warning", 49)
+
+
+FLAT_REWARD = constant("reward/mean", 0.5, steps=50)
 
 
 def test_a_loss_that_rises_while_the_headline_improves_is_a_note():

@@ -23,7 +23,9 @@ from whet.doctor import thresholds
 from whet.doctor.causes import CAUSES
 from whet.doctor.examine import over_time
 from whet.doctor.findings import Finding
-from whet.recipe import read_recipe
+from whet.doctor.plain_words import written
+from whet.doctor.settings import Settings
+from whet.recipe import plain, read_recipe
 
 STEPS = 40
 
@@ -65,6 +67,19 @@ def test_every_fault_differs_from_a_healthy_base_and_has_a_known_cause(fault, ma
         repaired = replace(fault, keys=(*fault.keys, *fault.repair))
         assert read_recipe(fault.recipe, repaired.arguments(0, made))
     assert fault.engine == "" or fault.engine in ENGINES
+
+
+@pytest.mark.parametrize("fault", [one for one in FAULTS if one.is_repairable], ids=lambda fault: fault.name)
+def test_the_advice_on_every_planted_cause_is_a_recipe_that_the_library_accepts(fault, made):
+    keys = fault.arguments(0, made)
+    settings = Settings(config=plain(read_recipe(fault.recipe, keys).config), kind=KINDS.get(fault.recipe, "online"))
+    for name in fault.causes:
+        changes = [written(change).replace("'", "") for change in CAUSES[name].changes(settings)]
+        assert changes or fault.repair[0].startswith("model=")
+        assert read_recipe(fault.recipe, [*keys, *changes])
+
+
+KINDS = {"sft-reverse": "sft", "demo-sft": "sft", "dpo": "preference", "reward-model": "reward"}
 
 
 def metrics(step, **values):

@@ -114,7 +114,10 @@ def _of_target_kl(s: Settings) -> float:
 
 def _more_tokens(s: Settings) -> tuple[Change, ...]:
     value = int(4 * s.number("rollout.max_tokens", 16))
-    return (Change(key="rollout.max_tokens", value=value, why="room for a whole answer"),)
+    keys = ["rollout.max_tokens"]
+    if 0 < s.number("eval.max_tokens") < value:  # which is refused
+        keys.append("eval.max_tokens")
+    return tuple(Change(key=key, value=value, why="room for a whole answer") for key in keys)
 
 
 def _easier(s: Settings) -> tuple[Change, ...]:
@@ -234,8 +237,7 @@ CAUSES: Mapping[str, KnownCause] = {
     "reward-pays-length": KnownCause(
         sentence="longer completions get more reward whether or not they are right",
         changes=lambda s: (
-            *_reward_change(s),
-            Change(key="reward.length_penalty", value=0.01, why="a token must be worth it"),
+            _reward_change(s) or (Change(key="reward.length_penalty", value=0.01, why="a token must be worth it"),)
         ),
         suspicion=_of_own_reward,
     ),
@@ -250,7 +252,10 @@ CAUSES: Mapping[str, KnownCause] = {
         changes=_reward_change,
         suspicion=lambda s: 1.5 if len(s.get("reward.functions", ())) > 1 else 0.5,
     ),
-    "reward-fails": KnownCause(sentence="the reward function raises or runs out of time on some completions"),
+    "reward-fails": KnownCause(
+        sentence="the reward function raises or runs out of time on some completions",
+        changes=_reward_change,
+    ),
     "leaked-evaluation": KnownCause(
         sentence="what is evaluated was seen in training, or its answer can be read off the prompt: held-out results "
         "say nothing of new prompts",
@@ -323,8 +328,7 @@ CAUSES: Mapping[str, KnownCause] = {
     "reward-pays-repetition": KnownCause(
         sentence="the reward pays for saying the same again",
         changes=lambda s: (
-            *_reward_change(s),
-            Change(key="reward.repetition_penalty", value=1.0, why="repeated n-grams cost"),
+            _reward_change(s) or (Change(key="reward.repetition_penalty", value=1.0, why="repeated n-grams cost"),)
         ),
         suspicion=_of_own_reward,
     ),

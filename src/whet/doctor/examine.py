@@ -43,7 +43,10 @@ def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
         since = lasted.get(one.rule, one).step
         findings.append(replace(one, step=history.done if since is None else since) if one.is_alarm else one)
     current = {finding.rule for finding in last.alarms}
-    findings += [one for rule, one in lasted.items() if rule not in current]
+    passed = [one for rule, one in lasted.items() if rule not in current]
+    if history.is_over and (history.has_gained or history.is_solved):  # what passed did no harm that lasted
+        passed = [replace(one, level="note") for one in passed]
+    findings += passed
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
     return Diagnosis(findings=tuple(findings), causes=ranked(findings, history.settings), unjudged=last.unjudged)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from whet.doctor import thresholds as at
 from whet.doctor.settings import Settings
 from whet.evaluate.measures import Measure, headline
 from whet.runs.series import Rows, Series, series
@@ -130,14 +131,18 @@ class History:
     def has_fallen(self, measure: Measure) -> bool | None:
         """Whether a result is worse than before training, intervals apart; None without two evaluations.
 
-        One bad evaluation is not enough while the run goes on: the last two must be worse.
+        One bad evaluation is not enough while the run goes on: the last two must be worse. In its first half a policy
+        that leaves what it imitated may dip and recover, so there the result must have lost most of what it was.
         """
         rows = self.evaluations(measure)
         if len(rows) < 2:
             return None
         wanted = 1 if self.is_over else CONFIRMED
         newest = rows[1:][-wanted:]
-        return len(newest) == wanted and all(_is_worse(measure, row, rows[0]) for row in newest)
+        if len(newest) < wanted or not all(_is_worse(measure, row, rows[0]) for row in newest):
+            return False
+        is_early = self.done < self.steps / 2 and measure.is_higher_better
+        return not is_early or newest[-1][measure.metric] <= at.DIPPED * rows[0][measure.metric]
 
     @property
     def is_over(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import CONFIRMED, History, Row
+from whet.doctor.history import CONFIRMED, History, Row, now
 from whet.doctor.rules.levels import newest
 from whet.doctor.rules.rule import ANSWERS, OFFLINE, ONLINE, ROLLOUTS, Rule
 from whet.evaluate.measures import Measure, measure_of
@@ -85,9 +85,11 @@ def held_out_loss(history: History) -> Finding | None:
     if newest_ones and is_confirmed and min(newest_ones) > at.OVERFIT * loss.values[best]:
         low = f"{loss.values[best]:.3g} at step {loss.steps[best]}"
         never = best == 0
+        trained = history.series("loss")
+        memorises = not len(trained) or now(trained) < loss.values[best]  # else it may be noise of large steps
         return Finding(
             rule="overfitting",
-            level="warning" if _has_not_improved(history, loss.steps[best]) else "note",
+            level="warning" if _has_not_improved(history, loss.steps[best]) and (never or memorises) else "note",
             sentence=f"held-out {what} rose from {low} to {last:.3g}: over-fitting, lower steps",
             causes=_of_rise(history, never=never),
             evidence=(newest(loss, metric),),

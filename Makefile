@@ -93,14 +93,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, doctor.md from the rules and studies/doctor/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
 	$(BIN)/python -m pages.scaling docs/scaling.template.md docs/scaling.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
-	$(BIN)/python -m studies.doctor.page docs/doctor.template.md docs/doctor.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md

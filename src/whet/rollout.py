@@ -135,9 +135,11 @@ def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Sc
 
 
 def spelled(groups: Sequence[Sequence[Mapping[str, Any]]], tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The rows of all groups, each with the text of every sampled token."""
-    rows = list(chain.from_iterable(groups))
+    """The rows of all groups, each with the number of its group and the text of every sampled token."""
+    rows = chain.from_iterable(groups)
     chosen = list(set(chain.from_iterable(compress(row["tokens"], row["mask"]) for row in rows)))
     texts = dict(zip(chosen, tokenizer.decode_many([[token] for token in chosen]), strict=True))
-    for row in rows:
-        yield {**row, "pieces": [texts[token] for token in compress(row["tokens"], row["mask"])]}
+    for number, group in enumerate(groups):
+        for row in group:
+            pieces = [texts[token] for token in compress(row["tokens"], row["mask"])]
+            yield {"group": number, **row, "pieces": pieces}

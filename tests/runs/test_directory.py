@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 from tests.runs.test_kill import files_of
 from tests.runs.trainer import fill_with
 from whet.errors import RunFailed, UserError
-from whet.runs import layout, logs
+from whet.runs import layout, rollout_index
 from whet.runs.directory import RunDirectory
 
 CHAIN = "ab" * 32
@@ -251,13 +252,13 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
-        plain = logs.write_rows
+        plain = rollout_index.write_rollouts
 
-        def late(path: Path, rows: Any) -> None:
+        def late(path: Path, step: int, rows: Any) -> None:
             assert self.opened.wait(20)
-            plain(path, rows)
+            plain(path, step, rows)
 
-        monkeypatch.setattr(logs, "write_rows", late)
+        monkeypatch.setattr(rollout_index, "write_rollouts", late)
 
 
 def test_rollouts_are_written_while_the_next_step_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,8 +295,7 @@ def test_a_write_that_fails_behind_the_loop_stops_the_run_and_names_its_step(tmp
     run = RunDirectory.create(tmp_path, "r", "")
     run.record(3, [{"step": 3}])
     run.rollouts(3)
-    (run.path / "rollouts" / "step-000003.jsonl.gz").unlink()
-    (run.path / "rollouts").rmdir()
+    shutil.rmtree(run.path / "rollouts")
     run.save(3, fill_with(CHAIN), {}, keep=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("whet.runs.logs.made_directory", lambda path: path)  # it vanishes after this look

@@ -48,11 +48,11 @@ def test_the_rollouts_of_a_run(tmp_path: Path) -> None:
     folder.mkdir()
     for step, count in ((1, 3), (2, 5)):
         row = {"tokens": [0] * 9, "mask": [False] * (9 - count) + [True] * count}
-        with gzip.open(folder / f"{step:06}.jsonl.gz", "wt") as file:
+        with gzip.open(folder / f"step-{step:06}.jsonl.gz", "wt") as file:
             file.write(json.dumps(row) + "\n")
     found = read_lengths(str(tmp_path), 100)
     assert set(found.draw(1, 100)) == {3, 5}
-    assert set(read_lengths(str(folder / "000002.jsonl.gz"), 100).draw(1, 9)) == {5}
+    assert set(read_lengths(str(folder / "step-000002.jsonl.gz"), 100).draw(1, 9)) == {5}
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,15 @@ def test_the_rollouts_of_a_run(tmp_path: Path) -> None:
         ("EMPTY", "has no rollouts"),
         ("TEXT", "is not a file of rollouts"),
         ("BROKEN", "is not a file of rollouts"),
+        ("DAMAGED", "cannot be read to its end"),
     ],
 )
 def test_mistakes_name_the_value_and_the_remedy(tmp_path: Path, text: str, said: str) -> None:
+    damaged = tmp_path / "run" / "rollouts"
+    damaged.mkdir(parents=True)
+    (damaged / "step-000001.jsonl.gz").write_bytes(b"\x1f\x8bno")
     places = {"EMPTY": tmp_path, "TEXT": tmp_path / "text.jsonl", "BROKEN": tmp_path / "broken.gz"}
+    places["DAMAGED"] = damaged.parent
     (tmp_path / "text.jsonl").write_text('{"tokens": 3}\n')
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8bno")
     with pytest.raises(UserError, match=said) as raised:

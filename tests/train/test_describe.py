@@ -49,6 +49,7 @@ def batch() -> Any:
 def test_a_row_says_what_was_chosen_and_what_it_was_worth() -> None:
     first, second, *dropped = spelled(rollout_rows(drawn(), batch(), ALONE), TOKENIZER)
     assert json.loads(json.dumps(first)) == {
+        "group": 0,
         "id": "e",
         "prompt": "1+",
         "text": "abc",
@@ -66,9 +67,9 @@ def test_a_row_says_what_was_chosen_and_what_it_was_worth() -> None:
     }
     assert (second["advantage"], second["trained"]) == (-1.0, True)
     assert "advantages" not in second  # one number says it all
-    assert [(row["trained"], row["advantage"], row["pieces"]) for row in dropped] == [
-        (False, 0.0, ["e"]),
-        (False, 0.0, ["f", "f"]),
+    assert [(row["group"], row["trained"], row["advantage"], row["pieces"]) for row in dropped] == [
+        (1, False, 0.0, ["e"]),
+        (1, False, 0.0, ["f", "f"]),
     ]
 
 

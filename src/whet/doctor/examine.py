@@ -12,15 +12,17 @@ import yaml
 
 from whet.doctor.diagnosis import diagnose, findings_of, ranked
 from whet.doctor.findings import LEVELS, Diagnosis, Finding
-from whet.doctor.history import History
+from whet.doctor.history import History, Row
 from whet.doctor.recorded_facts import recorded_facts
 from whet.doctor.settings import Settings, kind_of
 from whet.doctor.watch import Alarms, stride
 from whet.errors import UserError
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason
+from whet.runs.rollout_files import RolloutFiles
 
 READ = 8  # steps whose rollouts are read, spread over the run
+READ_OF_ROWS = ("id", "prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage")
 
 
 def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
@@ -28,8 +30,11 @@ def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
 
     An alarm that held for a while and no longer does is kept, with the last step at which it did.
     """
-    history = read_history(run)
-    return over_time(history, recorded_facts(run)) if until is None else over_time(history.until(until))
+    files = run.rollout_files()
+    history = read_history(run, files)
+    if until is not None:
+        return over_time(history.until(until))
+    return over_time(history, recorded_facts(run, damage=files.problems()))
 
 
 def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
@@ -61,9 +66,9 @@ def _lasted(history: History) -> dict[str, Finding]:
     return alarms.lasted
 
 
-def read_history(run: RunDirectory) -> History:
+def read_history(run: RunDirectory, files: RolloutFiles | None = None) -> History:
     """The metrics of a run with its config, and some of its rollouts and answers."""
-    rows = run.metrics()
+    rows, files = run.metrics(), files or run.rollout_files()
     config = config_of(run)
     names = {name for row in rows for name in row}
     settings = Settings(config=config, kind=kind_of(names), parameters=_parameters(run.best_model()))
@@ -72,9 +77,14 @@ def read_history(run: RunDirectory) -> History:
         rows=rows,
         settings=settings,
         steps=int(steps) if isinstance(steps, int) else 0,
-        rollouts={step: run.rollouts(step) for step in _spread(run.rollout_steps(), READ)},
+        rollouts={step: _as_read(files.rows(step)) for step in _spread(files.steps(), READ)},
         answers={step: run.answers(step) for step in _spread(run.answer_steps(), 2)},
     )
+
+
+def _as_read(rows: Iterable[Row]) -> list[Row]:
+    """The rows without what is recorded of every token and no rule reads, which takes most of the memory."""
+    return [{name: value for name, value in row.items() if name in READ_OF_ROWS} for row in rows]
 
 
 def config_of(run: RunDirectory) -> dict[str, Any]:

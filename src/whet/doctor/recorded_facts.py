@@ -1,6 +1,6 @@
 """What a run directory says of itself, besides metrics: how the run ended, accepted changes, files that were lost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from whet.doctor.findings import Finding, Level
 from whet.runs.catalogue import standing
@@ -11,8 +11,8 @@ NOT_FINITE = "not finite"  # in the error of a loss or gradient
 LONGEST = 300  # characters of an error
 
 
-def recorded_facts(run: RunDirectory) -> Iterator[Finding]:
-    """Findings that no curve shows."""
+def recorded_facts(run: RunDirectory, damage: Iterable[str] = ()) -> Iterator[Finding]:
+    """Findings that no curve shows; `damage` is what could not be read of its rollouts."""
     now = standing(run)
     if now.status == "failed":
         error = now.error[:LONGEST] + "…" * (len(now.error) > LONGEST)
@@ -28,3 +28,5 @@ def recorded_facts(run: RunDirectory) -> Iterator[Finding]:
         yield Finding(rule="changed-inputs", level=level, sentence=sentence_of(change))
     for lost in (run.results() or {}).get("lost", ()):
         yield Finding(rule="lost-files", level="warning", sentence=f"lost: {lost}")
+    for problem in damage:
+        yield Finding(rule="lost-files", level="warning", sentence=f"damaged: {problem}")

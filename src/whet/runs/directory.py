@@ -17,10 +17,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from whet.errors import RunFailed, UserError, escaped
-from whet.runs import checkpoints, layout, logs
+from whet.runs import checkpoints, layout, logs, rollout_index
 from whet.runs.checkpoints import Checkpoint, Fill
 from whet.runs.lock import WriterLock
 from whet.runs.recorded_inputs import Inputs, read_inputs, write_inputs
+from whet.runs.rollout_files import RolloutFiles
 from whet.runs.trackers import Tracker, start_trackers
 
 SHOWN = 4  # completions of a step in a tracker
@@ -142,7 +143,7 @@ class RunDirectory:
             self._settle()
             with self._writing(f"{layout.ROLLOUTS} of step {step}"):
                 file = self._file(layout.ROLLOUTS, step)
-            self._pending = step, self._thread.submit(logs.write_rows, file, rows)
+            self._pending = step, self._thread.submit(rollout_index.write_rollouts, file, step, rows)
 
     def record_answers(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.is_writer:
@@ -181,18 +182,26 @@ class RunDirectory:
         return logs.read_log(self.path / layout.TIMINGS)
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
-        self._settle()
-        return self._rows(layout.ROLLOUTS, step)
+        """All rows of a step; `rollout_files` reads those of damaged files, and single ones."""
+        files = self.rollout_files()
+        rows = list(files.rows(step))
+        if files.problems():
+            raise RunFailed(files.problems()[0])
+        return rows
 
     def rollout_steps(self) -> list[int]:
+        return self.rollout_files().steps()
+
+    def rollout_files(self) -> RolloutFiles:
         self._settle()
-        return list(self._files(layout.ROLLOUTS))
+        return RolloutFiles(self.path)
 
     def answers(self, step: int) -> list[dict[str, Any]]:
-        return self._rows(layout.EVALS, step)
+        files = layout.by_step(self.path / layout.EVALS, layout.ENDINGS[layout.EVALS])
+        return logs.read_rows(layout.of_step(step, files, self.path, layout.EVALS))
 
     def answer_steps(self) -> list[int]:
-        return list(self._files(layout.EVALS))
+        return list(layout.by_step(self.path / layout.EVALS, layout.ENDINGS[layout.EVALS]))
 
     def save(self, step: int, fill: Fill, state: Mapping[str, Any], *, keep: int, delete_first: bool = False) -> Path:
         """Saves a checkpoint with the files that `fill` writes; the newest `keep` stay, others go then or before."""
@@ -242,9 +251,8 @@ class RunDirectory:
             # Checkpoints first: if killed half-way, the run resumes at or before `step` and rewinds again.
             for path in layout.after(step, layout.by_step(self.path / layout.CHECKPOINTS)):
                 checkpoints.discard(path)
-            for folder in layout.ENDINGS:
-                for path in layout.after(step, self._files(folder)):
-                    path.unlink()
+            for path in layout.rows_after(step, self.path):
+                path.unlink()
             for name in (layout.METRICS, layout.TIMINGS):
                 logs.cut_log(self.path / name, step if logged is None else logged)
             checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
@@ -380,18 +388,8 @@ class RunDirectory:
             checkpoints.recover(self.path / folder)
             logs.remove_leftovers(self.path / folder)
 
-    def _files(self, folder: str) -> dict[int, Path]:
-        return layout.by_step(self.path / folder, layout.ENDINGS[folder])
-
     def _file(self, folder: str, step: int) -> Path:
         return logs.made_directory(self.path / folder) / f"{logs.step_name(step)}{layout.ENDINGS[folder]}"
-
-    def _rows(self, folder: str, step: int) -> list[dict[str, Any]]:
-        files = self._files(folder)
-        if step not in files:
-            known = ", ".join(map(str, files)) or "none"
-            raise UserError(f"run {self.path} has no {folder} of step {step}; it has those of steps: {known}")
-        return logs.read_rows(files[step])
 
     def _warn(self, message: str) -> None:
         if self.is_writer and message not in self.warnings:

@@ -20,6 +20,7 @@ ABANDONED = "metrics.abandoned.jsonl"  # of steps that were trained again, becau
 ROLLOUTS = "rollouts"
 EVALS = "evals"
 ENDINGS = {ROLLOUTS: ".jsonl.gz", EVALS: ".jsonl"}  # folders with one file of rows per step
+INDEX_ENDING = ".index.json.gz"  # beside the rollouts of a step: what lies where in them
 CHECKPOINTS = "checkpoints"
 STATE = "state.json"  # in a checkpoint
 BEST = "best_model"
@@ -56,8 +57,27 @@ def by_step(directory: Path, ending: str = "") -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def index_of(rows: Path) -> Path:
+    """The index of a file of rollouts."""
+    return rows.with_name(rows.name.removesuffix(ENDINGS[ROLLOUTS]) + INDEX_ENDING)
+
+
 def after(step: int, entries: Mapping[int, Path]) -> list[Path]:
     return [path for found, path in entries.items() if found > step]
+
+
+def rows_after(step: int, run: Path) -> list[Path]:
+    """The rollouts of later steps, their indexes and the answers."""
+    kinds = (*ENDINGS.items(), (ROLLOUTS, INDEX_ENDING))
+    return [path for folder, ending in kinds for path in after(step, by_step(run / folder, ending))]
+
+
+def of_step(step: int, files: Mapping[int, Path], run: Path, what: str) -> Path:
+    """The file of a step, which must be there."""
+    if step not in files:
+        known = ", ".join(map(str, files)) or "none"
+        raise UserError(f"run {run} has no {what} of step {step}; it has those of steps: {known}")
+    return files[step]
 
 
 def fresh_directory(root: Path, recipe: str) -> Path:

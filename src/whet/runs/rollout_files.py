@@ -8,20 +8,19 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from whet.errors import RunFailed, UserError
 from whet.runs import layout, logs
-from whet.runs.rollout_index import Summary, summarise
+from whet.runs.rollout_index import Index, Place, Places, Row, Summary, read_block, read_index, summarise
 
 LONGEST = 2**26  # bytes of a line that is read
 NUMBERS = re.compile(rb', "(tokens|mask|logprobs)": \[')  # begin the numbers of a row; within a text quotes are escaped
 
-Row = Mapping[str, Any]
-Place = tuple[int, int]  # group and number
+Stamp = tuple[int, ...]  # of files
 
 
 class RolloutFiles:
@@ -30,7 +29,9 @@ class RolloutFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._problems: dict[str, None] = {}  # in the order in which they were met
-        self._summaries: dict[int, tuple[tuple[int, int], list[Summary]]] = {}  # with size and time of the file
+        # Step → the state of its files, and what was read of them then: the index, or summaries where there is none.
+        self._indexes: dict[int, tuple[Stamp, Index | None]] = {}
+        self._summaries: dict[int, tuple[Stamp, list[Summary]]] = {}
 
     def steps(self) -> list[int]:
         """The steps whose rollouts are recorded."""
@@ -42,21 +43,28 @@ class RolloutFiles:
 
     def summaries(self, step: int | None = None) -> list[Summary]:
         """The rollouts of a step, or of all, in order of sampling."""
-        if step is not None:
-            return self._of_step(step, self._file(step))
-        return [one for step, file in self._files().items() for one in self._of_step(step, file)]
+        files = self._files() if step is None else {step: self._file(step)}
+        return [one for step, file in files.items() for one in self._listed(step, file)]
 
     def row(self, step: int, group: int, number: int) -> dict[str, Any]:
         """Everything that is recorded of one rollout."""
-        file = self._file(step)
-        for place, _, line in self._lines(file):
-            if place == (group, number):
-                return _parsed(line, f"{file}: rollout {number} of group {group}")
-        raise UserError(f"run {self.directory} has no rollout {number} of group {group} at step {step}")
+        file, place = self._file(step), (group, number)
+        index = self._index(step, file)
+        if index is None:
+            line = next((line for at, line in self._walked(file) if at == place), None)
+        else:
+            line = _line(file, index, place)
+        if line is None:
+            raise UserError(f"run {self.directory} has no rollout {number} of group {group} at step {step}")
+        try:
+            return _object(line)
+        except ValueError as error:
+            raise RunFailed(f"{_named(file, place)} is not valid JSON ({logs.reason(error)})") from error
 
     def rows(self, step: int) -> Iterator[dict[str, Any]]:
-        """Everything that is recorded of a step; ends early, or leaves rows out, where `problems` then says so."""
-        return (row for _, row in self._parsed_rows(self._file(step)))
+        """Everything that is recorded of a step, without what `problems` then names."""
+        file = self._file(step)
+        return (row for _, row in self._parsed(file, self._lines(step, file)))
 
     def search(self, text: str, step: int | None = None, limit: int | None = 1000) -> Iterator[Summary]:
         """The first rollouts whose prompt or completion contains a text, in any case."""
@@ -65,7 +73,7 @@ class RolloutFiles:
         found = (
             summarise(step, *place, row)
             for step, file in files.items()
-            for place, row in self._parsed_rows(file, lambda head: wanted in _texts(head))
+            for place, row in self._parsed(file, _matching(wanted, self._lines(step, file)))
         )
         return islice(found, limit)
 
@@ -77,48 +85,63 @@ class RolloutFiles:
         return layout.by_step(self.directory / layout.ROLLOUTS, layout.ENDINGS[layout.ROLLOUTS])
 
     def _file(self, step: int) -> Path:
-        files = self._files()
-        if step not in files:
-            known = ", ".join(map(str, files)) or "none"
-            raise UserError(f"run {self.directory} has no rollouts of step {step}; it has those of steps: {known}")
-        return files[step]
+        return layout.of_step(step, self._files(), self.directory, layout.ROLLOUTS)
 
-    def _of_step(self, step: int, file: Path) -> list[Summary]:
+    def _index(self, step: int, file: Path) -> Index | None:
+        stamp = _stamp(file)
+        if step not in self._indexes or self._indexes[step][0] != stamp:
+            try:
+                found = read_index(file, step)
+            except ValueError as error:
+                self._note(f"{layout.index_of(file)} is not used, the rows are read through: {logs.reason(error)}")
+                found = None
+            self._indexes[step] = stamp, found
+        return self._indexes[step][1]
+
+    def _listed(self, step: int, file: Path) -> Sequence[Summary]:
+        index = self._index(step, file)
+        if index is not None:
+            return index.summaries
         stamp = _stamp(file)
         if step not in self._summaries or self._summaries[step][0] != stamp:
-            self._summaries[step] = stamp, [summarise(step, *place, row) for place, row in self._parsed_rows(file)]
-        return list(self._summaries[step][1])
+            rows = self._parsed(file, self._walked(file))
+            self._summaries[step] = stamp, [summarise(step, *place, row) for place, row in rows]
+        return self._summaries[step][1]
 
-    def _parsed_rows(
-        self, file: Path, wanted: Callable[[Row], bool] = lambda _: True
-    ) -> Iterator[tuple[Place, dict[str, Any]]]:
-        """The rows whose head is wanted."""
-        for place, head, line in self._lines(file):
-            if not wanted(head):
-                continue
+    def _parsed(self, file: Path, lines: Iterable[tuple[Place, bytes]]) -> Iterator[tuple[Place, dict[str, Any]]]:
+        for place, line in lines:
             try:
-                row = _parsed(line, f"{file}: rollout {place[1]} of group {place[0]}")
-            except RunFailed as error:
-                self._note(str(error))
-            else:
-                yield place, row
+                yield place, _object(line)
+            except ValueError as error:
+                self._note(f"{_named(file, place)} is not valid JSON ({logs.reason(error)})")
 
-    def _lines(self, file: Path) -> Iterator[tuple[Place, Row, bytes]]:
-        """Lines that begin as a row, with place and head: consecutive rows of one prompt are a group."""
-        group, number, prompt = -1, 0, None
+    def _lines(self, step: int, file: Path) -> Iterator[tuple[Place, bytes]]:
+        """The rows of a step, packed as JSON."""
+        index = self._index(step, file)
+        return self._walked(file) if index is None else self._in_blocks(file, index)
+
+    def _in_blocks(self, file: Path, index: Index) -> Iterator[tuple[Place, bytes]]:
+        places = (one.place for one in index.summaries)
+        for number, block in enumerate(index.blocks, start=1):
+            held = list(islice(places, block.rows))
+            try:
+                yield from zip(held, read_block(file, block), strict=True)
+            except (OSError, ValueError) as error:
+                self._note(f"{file}, block {number} of {len(index.blocks)} cannot be read: {logs.reason(error)}")
+
+    def _walked(self, file: Path) -> Iterator[tuple[Place, bytes]]:
+        """The lines of a file without an index, from its beginning."""
+        places = Places()
         for count, line in enumerate(self._whole_lines(file), start=1):
             try:
-                head = _head(line)
+                place = places.next(_head(line))
             except ValueError as error:
-                self._note(f"{file}, line {count}: not a JSON object ({logs.reason(error)})")
-                continue
-            asked = str(head.get("id", "")), str(head.get("prompt", ""))
-            group, number = (group, number + 1) if asked == prompt else (group + 1, 0)
-            prompt = asked
-            yield (group, number), head, line
+                self._note(f"{file}, line {count} is not valid JSON ({logs.reason(error)})")
+            else:
+                yield place, line
 
     def _whole_lines(self, file: Path) -> Iterator[bytes]:
-        """The lines of a file up to damage, if there is any."""
+        """The lines up to damage, if there is any."""
         try:
             with _opened(file) as unpacked:
                 while line := unpacked.readline(LONGEST):
@@ -134,37 +157,57 @@ class RolloutFiles:
         self._problems[problem] = None
 
 
+def _line(file: Path, index: Index, place: Place) -> bytes | None:
+    """The line of one row, read with its block alone; None if there is no such row."""
+    found = index.find(place)
+    if found is None:
+        return None
+    block, number = found
+    try:
+        return read_block(file, block)[number]
+    except (OSError, ValueError) as error:
+        raise RunFailed(f"{_named(file, place)} cannot be read: {logs.reason(error)}") from error
+
+
+def _matching(wanted: str, lines: Iterable[tuple[Place, bytes]]) -> Iterator[tuple[Place, bytes]]:
+    """The lines with a text in prompt or completion, and those that cannot be read."""
+    for place, line in lines:
+        try:
+            row = _head(line)
+        except ValueError:
+            yield place, line
+        else:
+            if wanted in f"{row.get('prompt', '')}\0{row.get('text', '')}".casefold():
+                yield place, line
+
+
 def _opened(file: Path) -> gzip.GzipFile:
     if not file.is_file():  # reading a pipe would wait for ever
         raise OSError("it is not a file")
     return gzip.open(file, "rb")
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    """Changes when the file is written again; a file that is gone has none."""
-    try:
-        about = file.stat()
-    except OSError:
-        return 0, 0
-    return about.st_size, about.st_mtime_ns
+def _stamp(file: Path) -> Stamp:
+    """Changes when rows or index are written again; 0 of a file that is not there."""
+    found: list[int] = []
+    for one in (file, layout.index_of(file)):
+        try:
+            about = one.stat()
+        except OSError:
+            found += [0, 0]
+        else:
+            found += [about.st_size, about.st_mtime_ns]
+    return tuple(found)
+
+
+def _named(file: Path, place: Place) -> str:
+    return f"{file}: rollout {place[1]} of group {place[0]}"
 
 
 def _head(line: bytes) -> Row:
     """The id and the texts of a row, which stand before its numbers: a tenth of the time of parsing all."""
     numbers = NUMBERS.search(line)
     return _object(line if numbers is None else line[: numbers.start()] + b"}")
-
-
-def _texts(row: Row) -> str:
-    """Prompt and completion, in the case in which texts are compared."""
-    return f"{row.get('prompt', '')}\0{row.get('text', '')}".casefold()
-
-
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        return _object(line)
-    except ValueError as error:
-        raise RunFailed(f"{where} is not valid JSON ({logs.reason(error)})") from error
 
 
 def _object(data: bytes) -> dict[str, Any]:

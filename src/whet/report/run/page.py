@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from whet.report.run.charts import chart
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import reason, write_atomic
+from whet.runs.rollout_files import RolloutFiles
 
 Row = Mapping[str, Any]
 
@@ -40,7 +42,8 @@ def write_report(run_path: Path) -> Path:
     metrics, results = run.metrics(), run.results()
     drawn = panels(metrics, run.timings())
     title = str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
-    facts, sampled = _facts(run, results, metrics), run.rollout_steps()
+    facts, files = _facts(run, results, metrics), run.rollout_files()
+    sampled = files.steps()
     picture = training_curves(drawn, title=title, subtitle="   ".join(facts))
     script = Markup(render("page.js"))  # noqa: S704 - our own, so it is not escaped
     page = render(
@@ -58,7 +61,7 @@ def write_report(run_path: Path) -> Path:
         written=written,
         charts=[chart(panel) for panel in drawn],
         changes=_changes(run),
-        groups=_rollout_groups(run.rollouts(sampled[-1])) if sampled else [],
+        groups=_rollout_groups(files, sampled[-1]) if sampled else [],
         rollout_step=sampled[-1] if sampled else None,
         config=run.config_yaml().strip(),
         setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
@@ -260,18 +263,21 @@ def _named(answer: Row) -> tuple[str, str]:
     return answer.get("set", ""), answer["id"]
 
 
-def _rollout_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _rollout_groups(files: RolloutFiles, step: int) -> list[dict[str, Any]]:
     """A few groups of one step, every token shaded by its log-prob."""
-    groups = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
+    groups = [list(group) for _, group in groupby(files.summaries(step), key=lambda one: one.group)]
     # Groups with different rewards first; sorted() is stable.
-    groups = sorted(groups, key=lambda group: len({row["reward"] for row in group}) == 1)[:GROUPS]
+    groups = sorted(groups, key=lambda group: len({one.reward for one in group}) == 1)[:GROUPS]
     found = []
     for group in groups:
-        rewards = [row["reward"] for row in group if row["reward"] is not None]  # None: the reward failed on it
+        rewards = [one.reward for one in group if one.reward is not None]  # None: the reward failed on it
         mean = number(sum(rewards) / len(rewards)) if rewards else "none"
         more = f", {ROLLOUTS} shown" if len(group) > ROLLOUTS else ""
-        parts = list(dict.fromkeys(name for row in group for name in row["parts"]))
-        shown = [_rollout(row) for row in group[:ROLLOUTS]]
+        parts = list(dict.fromkeys(name for one in group for name in one.parts))
+        shown = []
+        for one in group[:ROLLOUTS]:
+            with suppress(RunFailed):  # damaged, as the diagnosis says
+                shown.append(_rollout(files.row(step, one.group, one.number)))
         found.append({"about": f"{len(group)} rollouts, mean reward {mean}{more}", "parts": parts, "rows": shown})
     return found
 

@@ -18,6 +18,7 @@ from statistics import NormalDist, fmean
 from typing import Any
 
 from whet.errors import UserError
+from whet.runs.rollout_files import RolloutFiles
 
 MASK = 2**64 - 1
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -83,11 +84,18 @@ def read_lengths(text: str, longest: int) -> CompletionLengths:
     place = Path(text).expanduser()
     if not place.exists():
         raise UserError(f"--lengths: no file or directory {text!r}: {EXAMPLE}")
-    files = [place] if place.is_file() else sorted(place.glob("rollouts/*.jsonl.gz"))
-    found = [length for file in files for length in _of_file(file)][-MOST_ROWS:]
+    found = (_of_file(place) if place.is_file() else _of_run(place))[-MOST_ROWS:]
     if not found:
         raise UserError(f"--lengths: {text} has no rollouts: {EXAMPLE}")
     return recorded(found, str(place))
+
+
+def _of_run(directory: Path) -> list[int]:
+    files = RolloutFiles(directory)
+    found = [max(1, one.length) for one in files.summaries()]
+    if files.problems():
+        raise UserError(f"--lengths: {files.problems()[0]}: {EXAMPLE}")
+    return found
 
 
 def _of_file(file: Path) -> list[int]:

@@ -94,12 +94,18 @@ def zero_variance(history: History) -> Finding | None:
         return Finding(rule="zero-variance", level="note", sentence=sentence)
     level = level_of(current, at.ZERO_VARIANCE) if len(share) >= 2 * FEW else "note"
     right, wrong = history.series("groups/all_right"), history.series("groups/all_wrong")
-    verdict = "the prompts are too easy or too hard"
+    verdict = "prompts are too easy or too hard"
     causes: tuple[str, ...] = ("prompts-too-hard", "prompts-too-easy")
     if len(right) and now(right) > at.ONE_SIDED * current:
-        verdict, causes = "all of them right: the prompts are too easy", ("prompts-too-easy", "temperature-too-low")
+        verdict, causes = (
+            "nearly all of them right in every rollout, as with prompts that are too easy",
+            ("prompts-too-easy", "temperature-too-low"),
+        )
     elif len(wrong) and now(wrong) > at.ONE_SIDED * current:
-        verdict, causes = "all of them wrong: the prompts are too hard", _of_wrong(history)
+        verdict, causes = (
+            "nearly all of them wrong in every rollout, as with prompts that are too hard",
+            _of_wrong(history),
+        )
     if history.has_gained:
         level = "note"
     return Finding(

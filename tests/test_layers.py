@@ -169,7 +169,7 @@ ROOMS_INSIDE = {
         "rows": {"setup", "session", "optimizers", "spreading"},
         "rollout_pool": {"setup"},
         "online": {"setup", "session", "rows", "optimizers", "spreading", "rollout_pool"},
-        "explain": {"setup", "optimizers", "plan"},
+        "explain": {"setup", "optimizers", "plan", "rollout_pool"},
         "plan": {"setup", "optimizers"},
         "simulation": {"plan"},
         "check": set(),

@@ -381,9 +381,29 @@ def test_the_page_for_people_has_the_same_numbers(whet: Whet, write: Any) -> Non
     stale = whet("explain", write(ONLINE), "asynchronous.staleness=2").out
     assert "off-policy: rollouts are up to 12 updates old at the first update, 17 at the last" in stale
     assert "π_old is the policy that sampled, up to 2 steps before" in stale
+    sampled = "whole draws with weights that are at most 2 steps old"
+    assert f"rollout workers   1, processes of this machine; they sample {sampled}" in stale
     alone = whet("explain", write(ONLINE), "update.epochs=1", "update.minibatches=1").out
     assert "1 optimizer step on all of them" in alone
     assert "on-policy" in alone
+
+
+def test_the_processes_are_said(whet: Whet, write: Any) -> None:
+    def processes(*words: str) -> list[str]:
+        lines = whet("explain", write(ONLINE), *words).out.splitlines()
+        return [line.split(maxsplit=1)[1] for line in lines if line.startswith(("  trainers ", "  rollout workers "))]
+
+    (alone,) = processes()
+    assert alone.endswith("each has its share of every step, and all weights, gradients and moments below")
+    spread, several = processes(
+        "distributed={sharding: fsdp2, replicas: 2, cpu_offload: true}",
+        "asynchronous={staleness: 1, workers: 9, parts: 3}",
+    )
+    assert "divided among those of one of 2 groups, which stay in host memory (fsdp2)" in spread
+    counted = (
+        "6 (of asynchronous.workers=9: no more have work), processes of this machine; they sample draws in 3 parts"
+    )
+    assert counted in several
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from whet.cli.progress import TimeLeft
+from whet.cli.progress import LineProgress, TimeLeft
 
 
 class Clock:
@@ -64,3 +64,8 @@ def test_evaluations_to_come_include_that_after_the_last_step(steps: int, every:
     left = TimeLeft(steps, every, clock)
     evaluate(left, clock, 60)
     assert left.after(step, 0.0) == f"0:0{coming}:00"
+
+
+def test_a_line_has_the_seconds_of_the_step_and_of_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    LineProgress(1).step(1, {"reward/mean": 0.5}, {"seconds/step": 2.0, "seconds/waiting": 0.25})
+    assert capsys.readouterr().err == "step 1/1  reward 0.500  s/step 2.00  s waiting 0.25  left 0:00:00\n"

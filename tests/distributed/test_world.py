@@ -6,14 +6,18 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from whet.config import OnlineConfig
+from whet.distributed.sharding import Replicated
 from whet.distributed.world import TIMEOUT, World, timeout_seconds
 from whet.errors import UserError
+from whet.train.session.provenance import processes_line
 
 SIZE = 3
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,3 +155,34 @@ def test_ranks_that_differ_all_hear_of_it() -> None:
             told.require_same({"weights": "a", "step": 4 - 2 * rank}, "read the same files")
         told.require_same({"weights": "a"}, "")
     World.alone().require_same({"weights": "a"}, "")
+
+
+@pytest.mark.parametrize(
+    ("size", "how", "said"),
+    [
+        (1, {}, []),
+        (
+            1,
+            {"sharding": "fsdp2"},
+            ["processes: 1, which holds whole models; distributed.sharding=fsdp2 takes several (torchrun)"],
+        ),
+        (4, {}, ["processes: 4, each with whole models and its share of every step"]),
+        (4, {"sharding": "fsdp2"}, ["processes: 4, models spread over them by fsdp2"]),
+        (
+            4,
+            {"sharding": "fsdp2", "replicas": 2, "cpu_offload": True},
+            [
+                "processes: 4, models spread over them by fsdp2, in 2 groups with whole models each, weights and "
+                "moments in host memory"
+            ],
+        ),
+    ],
+)
+def test_a_run_says_how_its_processes_hold_the_models(size: int, how: dict[str, Any], said: list[str]) -> None:
+    class Spread(Replicated):
+        is_sharded = how.get("sharding", "none") != "none" and size > 1
+
+    world = World(rank=0, size=size, device=torch.device("cpu"))
+    settings = {"steps": 1, "model": {"new": {}}, "task": "sorting", "algorithm": "grpo", "distributed": how}
+    config = OnlineConfig.model_validate(settings)
+    assert processes_line(config, replace(world, spread_by=Spread(world))) == said

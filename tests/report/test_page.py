@@ -12,6 +12,7 @@ from jinja2 import UndefinedError
 
 from tests.report.fake_run import hostile_run, online_run, supervised_run
 from whet.errors import RunFailed, UserError
+from whet.number_format import number
 from whet.report.formatting import ENVIRONMENT
 from whet.report.run.page import write_report
 from whet.runs.directory import RunDirectory
@@ -68,6 +69,18 @@ def test_the_headline_has_the_measured_numbers(finished):
     assert "intervals apart" in text
     for word in ("grpo-reverse", "40 steps", "seed 0", "Linux 6.8 x86_64", "2.12.0", "coefficient: 0.02"):
         assert word in text
+
+
+def test_seconds_of_a_step_and_of_waiting_are_among_the_facts(tmp_path):
+    path = online_run(tmp_path, steps=4)
+    run = RunDirectory.open(path, is_writer=False)
+    seconds = [row["seconds/step"] for row in run.timings()]
+    _, text = read(write_report(path))
+    assert f"{number(sum(seconds) / 4)} s a step" in text
+    assert "waiting" not in text
+    rows = [{**row, "seconds/waiting": 0.1} for row in run.timings()]
+    (path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert f"{number(sum(seconds) / 4)} s a step, 0.1 s of it waiting for rollouts" in read(write_report(path))[1]
 
 
 def test_before_and_after_marks_equal_the_recorded_answers(finished):

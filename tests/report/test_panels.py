@@ -18,6 +18,14 @@ def test_only_panels_with_data_and_the_most_important_first():
     assert titles == ["Held-out accuracy", "Reward", "KL to the reference", "Speed"]
 
 
+def test_waiting_for_workers_has_a_panel_of_its_own():
+    timings = [{"step": s, "seconds/step": 2.0, "seconds/waiting": 0.5, "seconds/hand_off": 0.1} for s in (1, 2)]
+    by_title = {panel.title: panel for panel in panels([], timings)}
+    lines = {line.label: line.curve for line in by_title["Waiting of the trainer"].lines}
+    assert lines == {"for rollouts": Series((1, 2), (0.5, 0.5)), "handing over weights": Series((1, 2), (0.1, 0.1))}
+    assert "Waiting of the trainer" not in {panel.title for panel in panels([], [{"step": 1, "seconds/step": 2.0}])}
+
+
 def test_accuracy_is_in_percent_with_its_band_and_pass_at_k_by_number():
     row = {"step": 7}
     for name, mean in (("eval/accuracy", 0.5), ("eval/pass@16", 0.9), ("eval/pass@4", 0.7)):

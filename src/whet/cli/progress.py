@@ -25,6 +25,8 @@ SHOWN = {  # metric → (label, format)
     "entropy": ("entropy", "{:.3f}"),
     "length/mean": ("length", "{:.1f}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "seconds/step": ("s/step", "{:.2f}"),
+    "seconds/waiting": ("s waiting", "{:.2f}"),  # of that, for rollouts of workers
 }
 SECONDS_BETWEEN_LINES = 2.0
 RECENT = 20  # steps whose mean time is that of the steps to come

@@ -42,7 +42,7 @@ def write_report(run_path: Path) -> Path:
     metrics, results = run.metrics(), run.results()
     drawn = panels(metrics, run.timings())
     title = str(results["recipe"]) if results else re.sub(r"^\d{8}-\d{6}-", "", run.path.name)
-    facts, files = _facts(run, results, metrics), run.rollout_files()
+    facts, files = [*_facts(run, results, metrics), *_pace(run.timings())], run.rollout_files()
     sampled = files.steps()
     picture = training_curves(drawn, title=title, subtitle="   ".join(facts))
     script = Markup(render("page.js"))  # noqa: S704 - our own, so it is not escaped
@@ -152,6 +152,16 @@ def _facts(run: RunDirectory, results: Row | None, metrics: Sequence[Row]) -> li
     time = duration(results["seconds"])
     steps = f"{results['steps']:,} step{'s' * (results['steps'] != 1)}"
     return [run.path.name, f"{results['loop']} loop", steps, f"seed {results['seed']}", time]
+
+
+def _pace(timings: Sequence[Row]) -> list[str]:
+    """Seconds of a step on average, and what of them the trainer waited for rollouts that workers sample."""
+    steps = [row["seconds/step"] for row in timings if row.get("seconds/step") is not None]
+    if not steps:
+        return []
+    waits = [row["seconds/waiting"] for row in timings if row.get("seconds/waiting") is not None]
+    waited = f", {number(sum(waits) / len(steps))} s of it waiting for rollouts" if waits else ""
+    return [f"{number(sum(steps) / len(steps))} s a step{waited}"]
 
 
 def _headline(metrics: Sequence[Row], results: Row | None) -> dict[str, Any]:

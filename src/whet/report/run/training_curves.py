@@ -73,6 +73,7 @@ TIMES = (
     *(("seconds/rollout", "rollout"), ("seconds/score", "score"), ("seconds/annotate", "annotate")),
     *(("seconds/update", "update"), ("seconds/step", "whole step")),
 )
+WAITS = (("seconds/waiting", "for rollouts"), ("seconds/hand_off", "handing over weights"))
 STALENESS = (("staleness/max", "largest"), ("staleness/mean", "mean"))
 ROUNDING = 1e-6  # smaller losses are fp32 rounding
 MAX_LINES = 5  # in one panel
@@ -126,6 +127,7 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         _mismatch(metrics),
         Panel(title="Staleness", unit="steps", lines=_plain(metrics, STALENESS), floor=0),
         Panel(title="Time per step", unit="seconds", lines=_smoothed(timings, TIMES), floor=0),
+        Panel(title="Waiting of the trainer", unit="seconds per step", lines=_smoothed(timings, WAITS), floor=0),
         _single(timings, "Speed", "tokens per second", "tokens_per_second", "speed", floor=0),
     ]
     return [panel for panel in candidates if panel.lines]

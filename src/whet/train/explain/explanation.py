@@ -22,6 +22,7 @@ from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import Task
 from whet.train.explain.formula import Loss, offline_loss, policy_loss
 from whet.train.explain.memory import ModelMemory, find_model, require_other_models
+from whet.train.explain.processes import processes
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.optimizers.optimizer import learning_rate
 from whet.train.setup.chosen_algorithm import build_algorithm
@@ -91,6 +92,7 @@ class Explanation:
     model: ModelMemory | None
     missing: str  # why the model is unknown, else empty
     schedule: Schedule
+    processes: Mapping[str, str]  # who trains and who samples, and how they hold the models
     without_effect: Mapping[str, str]  # written key → reason
     notes: tuple[str, ...]  # allowed settings that are probably mistakes
 
@@ -117,6 +119,7 @@ def explain(recipe: Recipe) -> Explanation:
         model=model,
         missing=missing,
         schedule=schedule,
+        processes=processes(config),
         without_effect=keys_without_effect(replace(recipe, config=config)),
         notes=tuple(_notes(config, tokens, model, schedule)),
     )

@@ -46,7 +46,7 @@ from whet.train.session.early_stopping import (
 from whet.train.session.gpu_forecast import gpu_changes, gpu_forecast
 from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.out_of_memory import out_of_memory
-from whet.train.session.provenance import machine
+from whet.train.session.provenance import machine, processes_line
 from whet.train.setup.build import Parts
 from whet.train.setup.reward_grader import StepScorer
 
@@ -123,7 +123,7 @@ class Session:
             self.config.track, self.config.model_dump(mode="json"), self.last + 1 if checkpoint is not None else 0
         )
         self._alarms.begin(sum(weights.numel() for weights in self.parts.policy.parameters()))
-        planned = gpu_forecast(self.config, self.parts, self.world)
+        planned = [*processes_line(self.config, self.world), *gpu_forecast(self.config, self.parts, self.world)]
         for note in (f"run: {self.run.path}", *disk, *self.parts.notes, *planned):
             self.progress.note(note)
         self._began = True

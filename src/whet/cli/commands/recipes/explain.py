@@ -83,6 +83,7 @@ def _sections(found: Explanation) -> dict[str, list[str]]:
         "memory": _rows(_memory(found.model) if found.model else {"unknown": found.missing}),
         **({"disk": _rows(_disk(found.model.disk))} if found.model else {}),
         "schedule": _rows(_schedule(found.schedule)),
+        "processes": _rows(found.processes),
     }
     if found.without_effect:
         sections["keys without effect here"] = _rows(found.without_effect)

@@ -24,7 +24,7 @@ def ui(
     show: bool = typer.Option(False, "--open", help="Open the page in a browser."),
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Serve a page over runs: live curves, rollouts token by token, comparisons, the doctor's findings.
+    """Serve a page over runs: live curves, rollouts, comparisons.
 
     It reads and never writes. Only this machine can reach it unless --host says otherwise.
 

@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
-from whet.ui.answers.listing import every_run
-from whet.ui.answers.one_run import curves, diagnosis, held_out, overview
+from whet.ui.answers import listing, meanings, one_rollout, one_run, rollouts
 from whet.ui.answers.query import Query
 from whet.ui.answers.sources import Sources
 
 Answer = Callable[[Sources, Query], dict[str, Any]]
 
 QUESTIONS: dict[str, Answer] = {
-    "runs": every_run,
-    "run": overview,
-    "curves": curves,
-    "doctor": diagnosis,
-    "held_out": held_out,
+    "runs": listing.every_run,
+    "run": one_run.overview,
+    "curves": one_run.curves,
+    "meanings": meanings.meanings,
+    "doctor": one_run.diagnosis,
+    "held_out": one_run.held_out,
+    "rollouts": rollouts.listing,
+    "search": rollouts.search,
+    "history": rollouts.history,
+    "excerpts": one_rollout.excerpts,
+    "rollout": one_rollout.whole,
 }

@@ -15,6 +15,7 @@ from whet.runs.catalogue import Standing, standing, started
 from whet.runs.directory import RunDirectory
 from whet.runs.tail import read_tail
 
+TIMINGS_READ = 20_000  # bytes of the log of times, whose rows are all alike
 KINDS = {"reward/mean": "online", "rewards/margin": "preference", "score/mean": "reward model", "loss": "supervised"}
 UNREADABLE = (UserError, RunFailed, OSError, ValueError, TypeError, KeyError, AttributeError)  # damaged files
 
@@ -27,6 +28,7 @@ class Progress:
     step: int = 0
     kind: str = ""
     evaluated: list[dict[str, Any]] = field(default_factory=list)  # rows of evaluations
+    names: set[str] = field(default_factory=set)  # of all metrics and timings
     problems: list[str] = field(default_factory=list)
 
     def read_on(self, run: RunDirectory) -> None:
@@ -38,6 +40,7 @@ class Progress:
             self.problems += [one for one in tail.problems if one not in self.problems]
             for row in tail.rows:
                 self.step = max(self.step, row["step"])
+                self.names |= row.keys()
                 self.kind = self.kind or next((kind for name, kind in KINDS.items() if name in row), "")
                 if measures_in(row):
                     self.evaluated.append(row)
@@ -50,6 +53,13 @@ class Standings:
 
     def __init__(self) -> None:
         self._progress: dict[str, Progress] = {}
+
+    def names(self, run: RunDirectory) -> list[str]:
+        """The names of all metrics, those of times included."""
+        progress = self._progress.setdefault(str(run.path), Progress())
+        progress.read_on(run)
+        first = read_tail(run.path / layout.TIMINGS, most=TIMINGS_READ).rows
+        return sorted(progress.names.union(*first) - {"step"})
 
     def of(self, run: RunDirectory) -> dict[str, Any]:
         """Status, steps, main result and start of a run; a damaged one has its problems."""

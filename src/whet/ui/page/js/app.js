@@ -3,10 +3,12 @@
 
 const VIEWS = {
   runs: runsPage, run: runPage, recipe: recipePage, report: reportPage, held_out: heldOutPage, compare: comparePage,
+  rollouts: rolloutsPage, rollout: rolloutPage, prompt: promptPage,
 };
 const KEYS = [
   ["/", "find: go to the search field"], ["g", "all runs"], ["Esc", "leave a field; back to what is above"],
-  ["?", "this list"], ["← →", "in a chart: read it step by step"],
+  ["?", "this list"], ["← →", "in a chart: read it step by step; in a completion: from token to token"],
+  ["↑ ↓", "in a list of rollouts: from one to the other; Enter opens it"], ["n p", "the next and the previous rollout"],
 ];
 let leaveView = null;  // stops what the shown view repeats
 let shownNumber = 0;  // of the newest address; an older view that is still loading is dropped
@@ -97,6 +99,7 @@ function onKey(event, dialog) {
     const search = document.querySelector("main input[type=search]");
     if (search) { search.focus(); search.select(); event.preventDefault(); }
   } else if (event.key === "?") dialog.showModal();
+  else if (event.key === "n" || event.key === "p") document.getElementById(event.key === "n" ? "next" : "previous")?.click();
   else if (event.key === "g") location.hash = "#runs";
   else if (event.key === "Escape") [...document.querySelectorAll("#trail a")].at(-2)?.click();
 }

@@ -2,20 +2,23 @@
 "use strict";
 
 const FRAME = { width: 380, height: 190, left: 48, right: 10, top: 10, bottom: 22 };
+const WIDE = { ...FRAME, width: 860, height: 150 };
 const COLOURS = 8;  // in the style sheet; beyond them lines are dashed
 const DOTTED_UP_TO = 24;  // points that are marked
 
-// A chart with a heading. `panel`: title, unit, floor, ceiling, log, scale, about (a node that explains it).
+// A chart with a heading. `panel`: title, unit, floor, ceiling, log, scale, wide, healthy (the ends of a range of values),
+// about (a node that explains it).
 // `lines`: label, colour, steps, values, and low and high of a band. `draw(lines)` draws it anew.
 function chart(panel, lines) {
   const at = h("span", { class: "at" });
   const legend = h("div", { class: "legend" });
-  const picture = svg("svg", { viewBox: `0 0 ${FRAME.width} ${FRAME.height}`, tabindex: 0, role: "slider" });
+  const frame = panel.wide ? WIDE : FRAME;
+  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, tabindex: 0, role: "slider" });
   const node = h("figure", { class: "chart" },
     h("figcaption", {}, h("span", { class: "chart-title" }, panel.title), h("span", { class: "chart-unit" }, panel.unit),
       panel.about ?? null, h("span", { class: "grow" }), at),
     legend, picture);
-  const state = { panel, at, legend, picture, place: null };
+  const state = { panel, frame, at, legend, picture, place: null };
   picture.addEventListener("pointermove", (event) => pointAt(state, event));
   picture.addEventListener("pointerleave", () => leave(state));
   picture.addEventListener("blur", () => leave(state));
@@ -26,14 +29,14 @@ function chart(panel, lines) {
 }
 
 function redraw(state, lines) {
-  const { panel, picture, legend } = state;
+  const { panel, frame, picture, legend } = state;
   state.lines = lines.filter((line) => line.steps.length).map((line) => drawable(line, panel));
   picture.replaceChildren();
   if (!state.lines.length) return;
-  state.scale = scaleOf(state.lines, panel);
+  state.scale = scaleOf(state.lines, panel, frame);
   state.steps = [...new Set(state.lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
-  picture.append(...axes(state.scale), ...state.lines.map((line) => lineGroup(line, state.scale)));
-  state.cursor = svg("line", { class: "cursor", y1: FRAME.top, y2: FRAME.height - FRAME.bottom, x1: -9, x2: -9 });
+  picture.append(...axes(state.scale, frame), ...healthyRange(panel, state.scale, frame), ...state.lines.map((line) => lineGroup(line, state.scale)));
+  state.cursor = svg("line", { class: "cursor", y1: frame.top, y2: frame.height - frame.bottom, visibility: "hidden" });
   picture.append(state.cursor);
   legend.replaceChildren(...state.lines.map((line) => {
     line.reading = h("span", { class: "reading" }, number(line.values.at(-1)));
@@ -63,7 +66,7 @@ function drawable(line, panel) {
   return { ...line, ...band, steps, values: smooth(raw, window), faint: window > 1 ? raw : null };
 }
 
-function scaleOf(lines, panel) {
+function scaleOf(lines, panel, frame) {
   let [first, last, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
   for (const line of lines) {
     for (const step of line.steps) { first = Math.min(first, step); last = Math.max(last, step); }
@@ -78,29 +81,40 @@ function scaleOf(lines, panel) {
   if (high <= low) high = low + 1;
   if (first <= Math.max(1, last / 20)) first = 0;
   last = Math.max(first + 1, last);
-  const wide = FRAME.width - FRAME.left - FRAME.right, tall = FRAME.height - FRAME.top - FRAME.bottom;
+  const wide = frame.width - frame.left - frame.right, tall = frame.height - frame.top - frame.bottom;
   return {
     first, last, low, high, log: panel.log,
-    x: (step) => FRAME.left + (wide * (step - first)) / (last - first),
-    y: (value) => FRAME.height - FRAME.bottom - (tall * ((panel.log ? Math.log10(value) : value) - low)) / (high - low),
+    x: (step) => frame.left + (wide * (step - first)) / (last - first),
+    y: (value) => frame.height - frame.bottom - (tall * ((panel.log ? Math.log10(value) : value) - low)) / (high - low),
   };
 }
 
-function axes(scale) {
+function axes(scale, frame) {
   const nodes = [];
   const levels = scale.log
     ? ticks(Math.ceil(scale.low), Math.floor(scale.high), 4).filter(Number.isInteger).map((power) => 10 ** power)
     : ticks(scale.low, scale.high);
-  for (const level of levels) {
+  const texts = levelTexts(levels);
+  for (const [i, level] of levels.entries()) {
     const y = scale.y(level).toFixed(1);
-    nodes.push(svg("line", { class: "grid", x1: FRAME.left, x2: FRAME.width - FRAME.right, y1: y, y2: y }));
-    nodes.push(svg("text", { class: "tick", x: FRAME.left - 7, y, dy: "0.32em", "text-anchor": "end" }, scale.log ? number(level) : levelText(level, levels)));
+    nodes.push(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y, y2: y }));
+    nodes.push(svg("text", { class: "tick", x: frame.left - 7, y, dy: "0.32em", "text-anchor": "end" }, texts[i]));
   }
   for (const step of ticks(scale.first, scale.last).filter(Number.isInteger)) {
     const x = scale.x(step).toFixed(1);
-    nodes.push(svg("text", { class: "tick", x, y: FRAME.height - 5, "text-anchor": "middle" }, count(step)));
+    nodes.push(svg("text", { class: "tick", x, y: frame.height - 5, "text-anchor": "middle" }, count(step)));
   }
   return nodes;
+}
+
+// The values of runs that learn, as far as they are on the chart.
+function healthyRange(panel, scale, frame) {
+  if (!panel.healthy || panel.log) return [];
+  const factor = panel.scale ?? 1;
+  const [low, high] = panel.healthy.map((end, i) => (end === null ? [scale.low, scale.high][i] : factor * end));
+  const top = scale.y(Math.min(high, scale.high)), bottom = scale.y(Math.max(low, scale.low));
+  if (bottom - top < 1) return [];
+  return [svg("rect", { class: "healthy", x: frame.left, width: frame.width - frame.left - frame.right, y: top, height: bottom - top })];
 }
 
 function lineGroup(line, scale) {
@@ -130,9 +144,9 @@ function nearest(steps, wanted) {
 function pointAt(state, event) {
   if (!state.lines.length) return;
   const box = state.picture.getBoundingClientRect();
-  const x = ((event.clientX - box.left) / box.width) * FRAME.width;
-  const { first, last } = state.scale;
-  const share = Math.min(1, Math.max(0, (x - FRAME.left) / (FRAME.width - FRAME.left - FRAME.right)));
+  const { first, last } = state.scale, { width, left, right } = state.frame;
+  const x = ((event.clientX - box.left) / box.width) * width;
+  const share = Math.min(1, Math.max(0, (x - left) / (width - left - right)));
   readAt(state, nearest(state.steps, first + share * (last - first)));
 }
 
@@ -142,6 +156,7 @@ function readAt(state, place) {
   const step = state.steps[place], x = state.scale.x(step);
   state.cursor.setAttribute("x1", x);
   state.cursor.setAttribute("x2", x);
+  state.cursor.setAttribute("visibility", "visible");
   state.at.textContent = `step ${count(step)}`;
   const told = state.lines.map((line) => {
     const value = number(line.values[nearest(line.steps, step)]);
@@ -155,8 +170,7 @@ function readAt(state, place) {
 function leave(state) {
   if (!state.cursor) return;
   state.place = null;
-  state.cursor.setAttribute("x1", -9);
-  state.cursor.setAttribute("x2", -9);
+  state.cursor.setAttribute("visibility", "hidden");
   state.at.textContent = "";
   for (const line of state.lines) line.reading.textContent = number(line.values.at(-1));
 }

@@ -19,8 +19,8 @@ async function comparePage(query, page) {
     names.length > 1 ? link(address("compare", { run: names.filter((_, other) => other !== i) }), "leave out") : "",
   ]), { label: "Compared runs", numeric: [2] }));
   recipes.replaceChildren(h("h2", {}, "Recipes"), recipeDifferences(abouts, short));
-  const followed = await Promise.all(names.map((run) => followedCurves(run)));
-  const redraw = overlaid(curves, followed, short);
+  const [meanings, ...followed] = await Promise.all([meaningsOf(names), ...names.map((run) => followedCurves(run))]);
+  const redraw = overlaid(curves, followed, short, meanings);
   await sideBySide(answers, names, short, abouts);
   const live = followed.filter((_, i) => abouts[i].standing.status === "being written");
   if (isExport() || !live.length) return null;
@@ -40,14 +40,14 @@ function shortNames(names) {
 }
 
 // One chart for each metric that any run has, in the order of the panels.
-function overlaid(section, followed, short) {
+function overlaid(section, followed, short, meanings) {
   const grid = h("div", { class: "charts" }), others = h("div", { class: "charts" });
   const more = h("details", { class: "others" }, h("summary", {}, "All other metrics"), others);
   section.replaceChildren(h("h2", { id: "curves" }, "Curves"), grid, more);
   const drawn = new Map();
   const placeAll = (into, panels) => into.replaceChildren(...panels.map((panel) => {
     const lines = followed.flatMap((one, i) => (one.curves[panel.metric] ? [panelLine(panel, one.curves, panel.metric, short[i], i)] : []));
-    if (!drawn.has(panel.metric)) drawn.set(panel.metric, chart(panel, lines));
+    if (!drawn.has(panel.metric)) drawn.set(panel.metric, chart(explained({ ...panel, metrics: [[panel.metric, ""]] }, meanings), lines));
     return drawn.get(panel.metric).draw(lines);
   }));
   const draw = () => {

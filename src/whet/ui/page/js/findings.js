@@ -34,7 +34,7 @@ function finding(one, run) {
 function evidence(seen, run) {
   if (seen.rollout !== null) {
     const [step, row] = seen.rollout;
-    return [seen.text, " ", link(address("rollouts", { run, step, row }), `row ${row} of step ${step}`)];
+    return [seen.text, " ", link(address("rollout", { run, step, row }), `row ${row} of step ${step}`)];
   }
   return seen.step === null ? seen.text : `${seen.text}, step ${count(seen.step)}`;
 }

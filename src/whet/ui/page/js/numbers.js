@@ -40,12 +40,12 @@ function duration(seconds) {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
-// The label of one of several round numbers: enough digits to tell them apart.
-function levelText(level, levels) {
-  const stride = levels.length > 1 ? Math.abs(levels[1] - levels[0]) : Math.abs(level) || 1;
-  const digits = Math.max(0, Math.ceil(-Math.log10(stride)) + 1);
-  if (digits > 6 && Math.abs(level) < 0.01) return number(level);
-  return level.toLocaleString("en", { maximumFractionDigits: Math.min(9, digits) }).replace("-", "−");
+// Labels of round numbers: where few digits do not tell them apart, as differences from one of them.
+function levelTexts(levels) {
+  const plain = levels.map(number);
+  if (new Set(plain).size === plain.length) return plain;
+  const base = Number(levels.at(-1).toPrecision(3));
+  return levels.map((level) => (Math.abs(level - base) < 1e-9 * Math.abs(base) ? number(base) : signed(level - base)));
 }
 
 // The value of a measure: a share in percent.

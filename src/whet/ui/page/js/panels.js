@@ -71,6 +71,29 @@ function panelLine(panel, curves, metric, label, colour) {
   return { label, colour, steps, values, ...band };
 }
 
+// A button that tells what the metrics of a panel mean; the healthy range, if it has one metric with one.
+function explained(panel, meanings) {
+  const rows = [...new Set(panel.metrics.map(([metric]) => meanings.of[metric]).filter(Boolean))].map((name) => meanings.rows[name]);
+  if (!rows.length) return panel;
+  const box = h("div", { popover: "auto", role: "dialog", "aria-label": `${panel.title}: what it means` }, rows.map((row, i) => [
+    h("h3", {}, row.label, " ", h("code", { class: "quiet" }, [...new Set(panel.metrics.map(([metric]) => metric).filter((metric) => meanings.rows[meanings.of[metric]] === row))].join(", "))),
+    definitions([["formula", row.formula], ["healthy", row.healthy], ["rises", row.rises], ["falls", row.falls]].filter(([, text]) => text)),
+    i < rows.length - 1 ? h("hr") : null]));
+  const button = h("button", { type: "button", class: "explain", "aria-label": `What ${panel.title} means`, onclick: () => box.showPopover() }, "i");
+  const healthy = rows.length === 1 && panel.metrics.length === 1 && rows[0].band.some((end) => end !== null) ? rows[0].band : undefined;
+  return { ...panel, healthy, about: h("span", {}, button, box) };
+}
+
+async function meaningsOf(runs) {
+  const found = { of: {}, rows: {} };
+  for (const run of runs) {
+    const answer = await ask("meanings", { run });
+    Object.assign(found.of, answer.of);
+    Object.assign(found.rows, answer.rows);
+  }
+  return found;
+}
+
 // Appends the points of an answer to curves: name → [steps, values].
 function extendCurves(curves, answer) {
   if (answer.starts_again) for (const name of Object.keys(curves)) delete curves[name];

@@ -9,7 +9,7 @@ const DIAGNOSIS_SECONDS = 20;
 async function runHeading(page, run, current) {
   const about = await ask("run", { run });
   page.trail([run, address("run", { run })]);
-  const available = { run: true, rollouts: "rollouts" in VIEWS && about.rollout_steps.length > 0, held_out: about.answer_steps.length > 0,
+  const available = { run: true, rollouts: about.rollout_steps.length > 0, held_out: about.answer_steps.length > 0,
     recipe: about.config !== "", report: Boolean(about.files.report || about.files.analysis) };
   const tabs = h("nav", { class: "tabs", "aria-label": "Views of this run" },
     RUN_VIEWS.filter(([view]) => available[view]).map(([view, title]) =>
@@ -41,8 +41,8 @@ async function runPage(query, page) {
   ].filter(Boolean));
   drawTop(about.standing);
 
-  const followed = await followedCurves(run);
-  const wall = chartWall(charts, followed);
+  const [followed, meanings] = await Promise.all([followedCurves(run), meaningsOf([run])]);
+  const wall = chartWall(charts, followed, meanings);
   showFindings(findings, run);
   if (isExport() || about.standing.status !== "being written") return null;
   const stops = [];
@@ -77,7 +77,7 @@ function headlineCard(headline) {
 }
 
 // All charts of a run; `draw` draws them anew from the curves that were read, and adds those of new metrics.
-function chartWall(section, followed) {
+function chartWall(section, followed, meanings) {
   const grid = h("div", { class: "charts" }), others = h("div", { class: "charts" });
   const find = h("input", { type: "search", placeholder: "kl, length …", autocomplete: "off", spellcheck: "false" });
   const more = h("details", { class: "others" }, h("summary", {}, "All other metrics"), h("label", { class: "field" }, "Find ", find), others);
@@ -88,9 +88,9 @@ function chartWall(section, followed) {
   const drawn = new Map();
   const draw = () => {
     const { drawn: panels, others: rest } = panelsFor(Object.keys(followed.curves), (name, least) => exceeds(followed.curves, name, least));
-    place(grid, panels, followed.curves, drawn);
+    place(grid, panels, followed.curves, drawn, meanings);
     more.hidden = !rest.length;
-    if (more.open) place(others, rest.filter((panel) => panel.title.includes(find.value.trim())), followed.curves, drawn);
+    if (more.open) place(others, rest.filter((panel) => panel.title.includes(find.value.trim())), followed.curves, drawn, meanings);
     problems.replaceChildren(problemList(followed.problems) ?? "");
     if (!panels.length && !rest.length) grid.replaceChildren(h("p", { class: "lead" }, "Nothing is logged yet."));
   };
@@ -100,12 +100,12 @@ function chartWall(section, followed) {
   return { draw };
 }
 
-function place(grid, panels, curves, drawn) {
+function place(grid, panels, curves, drawn, meanings) {
   const wanted = panels.map((panel) => {
     const lines = panel.metrics.map(([metric, label], colour) => panelLine(panel, curves, metric, label, colour));
     const known = drawn.get(panel.title);
     if (known) return known.draw(lines);
-    const made = chart(panel, lines);
+    const made = chart(explained(panel, meanings), lines);
     drawn.set(panel.title, made);
     return made.node;
   });

@@ -12,6 +12,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+import pytest
 import torch._dynamo  # the first optimizer imports it
 
 import whet.cli.commands.train
@@ -19,6 +20,7 @@ import whet.distributed.fsdp2
 import whet.train.start
 from tests.contracts.command import blank_report
 from tests.contracts.hooks import HOOKS
+from tests.metrics.guard import guard
 from whet.cli.app import main
 
 
@@ -37,6 +39,7 @@ def run(arguments: list[str], log: str, environment: dict[str, str], hooks: dict
         os.dup2(output, 2)
         os.environ.update(environment)
         whet.train.start.write_report = blank_report
+        guard(pytest.MonkeyPatch())
         for name, value in hooks.items():
             HOOKS[name](value)
         sys.argv = ["whet", *arguments]

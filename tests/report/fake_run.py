@@ -173,7 +173,7 @@ def hostile_run(root: Path, payload: str) -> Path:
     characters = {"tokens": [1] * len(payload), "mask": [True] * len(payload), "logprobs": [-1.0] * len(payload)}
     with run:
         for step in (0, 1):
-            run.log(step, {f"reward/{payload}": 1.0, "reward/b": 1.0, "reward/mean": 0.5})
+            run.log(step, {f"parts/{payload}": 1.0, "parts/b": 1.0, "reward/mean": 0.5})
             run.record_answers(step, [answer | {"text": payload, "correct": bool(step)}])
         run.record(1, [rollout | numbers, rollout | numbers | characters | {"id": "second"}])
         run.finish(_results(payload, payload, 2, {}, {}) | {"machine": {payload: payload}})

@@ -49,7 +49,7 @@ def test_supervised_runs_and_empty_runs_have_a_picture_too(tmp_path):
 
 
 def test_names_from_the_user_are_text_and_not_formulas():
-    drawn = panels([{"step": 1, "reward/$a": 1.0, "reward/_b$": 0.5, "reward/mean": 1.0}], [])
+    drawn = panels([{"step": 1, "parts/$a": 1.0, "parts/_b$": 0.5, "reward/mean": 1.0}], [])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         training_curves(drawn, title="cost $x_{ 勾配\x00", subtitle="$\\frac{")  # a formula would raise

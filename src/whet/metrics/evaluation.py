@@ -5,7 +5,8 @@ from whet.evaluate.measures import measure_of
 from whet.metrics.metric import EVERY_STEP, Loop, Metric
 from whet.number_format import number
 
-ANSWERED: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("reward", "denoise"))
+ANSWERED: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop != "reward")
+GRADED: tuple[Loop, ...] = ("online", "sft", "preference")  # a text has no right continuation
 ONLINE: tuple[Loop, ...] = ("online",)
 CODE = "evaluate/evaluation.py:_summary"
 GREEDY = "the greedy answers to held-out prompts"
@@ -23,7 +24,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="rises, intervals of first and last evaluation apart; this is the result of a run",
         rises="the task is learned, on prompts that were not trained on",
         falls=NOT_BETTER,
-        loops=ANSWERED,
+        loops=GRADED,
         code=CODE,
         has_interval=True,
         rules=("held-out", "held-out-fell", "reward-hacking", "length-hacking", "slow-rate"),
@@ -79,7 +80,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="rises with reward/mean for a while",
         rises="the proxy (the reward model) leads where it should",
         falls="over-optimisation: the reward model is exploited. A KL penalty, fewer steps, a better reward model",
-        loops=ANSWERED,
+        loops=GRADED,
         code=CODE,
         needs="a task with a gold reward",
         has_interval=True,
@@ -118,7 +119,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="pass@1 rises; pass@K for large K rises less, because K tries already found much",
         rises="more prompts are solved within K tries",
         falls="for large K while pass@1 rises: the policy concentrates on what it can do already (entropy)",
-        loops=ANSWERED,
+        loops=GRADED,
         code="evaluate/statistics.py:pass_at_k",
         needs="eval.samples and eval.ks",
         has_interval=True,
@@ -134,7 +135,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="above pass@1 while answers still vary",
         rises="the answer that the policy gives most often is right for more prompts",
         falls="it becomes sure of wrong answers",
-        loops=ANSWERED,
+        loops=GRADED,
         code="evaluate/statistics.py:majority_at_k",
         needs="eval.samples, eval.ks above 1, and a task whose answers can be voted on",
         has_interval=True,
@@ -159,7 +160,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="the same at every evaluation",
         rises="it does not",
         falls="it does not",
-        loops=ANSWERED,
+        loops=GRADED,
         code="evaluate/evaluation.py:Evaluation.metrics",
         needs="held-out prompts some of which have no reference answer",
     ),

@@ -77,6 +77,7 @@ def test_a_resumed_run_prints_json_too(whet: Whet, tmp_path: Path) -> None:
     [
         *(["train", "nowhere"], ["eval", "nowhere"], ["sample", "nowhere"], ["score", "nowhere", "rows.jsonl"]),
         *(["compare", "nowhere", "--methods", "grpo"], ["explain", "nowhere"], ["keys", "nowhere"]),
+        ["metrics", "nowhere"],
         *(["recipes", "nowhere"], ["tasks", "nowhere"], ["report", "nowhere"], ["check-loss", "nowhere"]),
         *(["models", "inspect", "nowhere"], ["models", "pull", "nowhere"], ["data", "explore", "nowhere"]),
     ],

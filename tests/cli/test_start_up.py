@@ -36,6 +36,7 @@ def run(tmp_path: Path) -> Path:
 def test_commands_that_compute_nothing_do_not_import_torch(run: Path) -> None:
     cases = [
         (["keys"], 0),
+        (["metrics"], 0),
         (["recipes"], 0),
         (["recipes", "grpo", "--json"], 0),
         (["runs", str(run.parent)], 0),

@@ -18,6 +18,7 @@ from whet.cli.commands import (
     doctor,
     evaluate,
     launch,
+    metrics,
     models,
     report,
     runs,
@@ -50,6 +51,7 @@ Begin with:
   whet doctor @last                  what is wrong with it, and which key to change
   whet ui                            a live page over all runs
   whet keys                          every key of a recipe
+  whet metrics                       every metric of a run, and what it means
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
 """
@@ -72,6 +74,7 @@ app.command("chat")(chat.chat)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("ui")(ui.ui)
+app.command("metrics")(metrics.metrics)
 app.command("runs")(runs.runs)
 app.command("explain")(explain.explain)
 app.command("plan")(plan.plan)

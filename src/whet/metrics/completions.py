@@ -22,7 +22,7 @@ COMPLETIONS: tuple[Metric, ...] = (
         elsewhere={
             "TRL": "completions/mean_length",
             "verl": "response_length/mean",
-            "OpenRLHF": "response_length",
+            "OpenRLHF": "train/response_length",
         },
     ),
     Metric(

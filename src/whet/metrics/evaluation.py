@@ -28,7 +28,7 @@ EVALUATION: tuple[Metric, ...] = (
         code=CODE,
         has_interval=True,
         rules=("held-out", "held-out-fell", "reward-hacking", "length-hacking", "slow-rate"),
-        elsewhere={"verl": "val-core/DATA/acc/mean@1", "OpenRLHF": "eval_DATA_pass1"},
+        elsewhere={"verl": "val-core/DATA/acc/mean@1", "OpenRLHF": "eval/eval_DATA_pass1"},
     ),
     Metric(
         name="eval/reward",
@@ -108,7 +108,6 @@ EVALUATION: tuple[Metric, ...] = (
         falls="more answers end by themselves",
         loops=ANSWERED,
         code=CODE,
-        elsewhere={"OpenRLHF": "eval_DATA_truncated"},
     ),
     Metric(
         name="eval/pass@K",
@@ -123,7 +122,7 @@ EVALUATION: tuple[Metric, ...] = (
         code="evaluate/statistics.py:pass_at_k",
         needs="eval.samples and eval.ks",
         has_interval=True,
-        elsewhere={"verl": "val-core/DATA/acc/best@K", "OpenRLHF": "eval_DATA_passK"},
+        elsewhere={"verl": "val-core/DATA/acc/best@K/mean", "OpenRLHF": "eval/eval_DATA_passK"},
     ),
     Metric(
         name="eval/maj@K",
@@ -139,7 +138,7 @@ EVALUATION: tuple[Metric, ...] = (
         code="evaluate/statistics.py:majority_at_k",
         needs="eval.samples, eval.ks above 1, and a task whose answers can be voted on",
         has_interval=True,
-        elsewhere={"verl": "val-core/DATA/acc/maj@K"},
+        elsewhere={"verl": "val-core/DATA/acc/maj@K/mean"},
     ),
     Metric(
         name="eval/prompts",

@@ -14,7 +14,7 @@ EVERY: tuple[Metric, ...] = (
         falls="the schedule",
         loops=EVERY_STEP,
         code="train/optimizers/optimizer.py:learning_rate",
-        elsewhere={"TRL": "learning_rate; PPO lr", "verl": "actor/lr", "OpenRLHF": "actor_lr"},
+        elsewhere={"TRL": "learning_rate; PPO lr", "verl": "actor/lr", "OpenRLHF": "train/actor_lr"},
     ),
     Metric(
         name="weights/change",

@@ -15,7 +15,7 @@ NUMBERS, NAMES = ("AGE", "K"), ("NAME", "TASK")
 CAPITALS = re.compile(r"\b(" + "|".join((*NUMBERS, *NAMES)) + r")\b")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
     """What is to be known of a metric."""
 

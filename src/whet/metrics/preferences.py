@@ -29,7 +29,7 @@ PREFERENCES: tuple[Metric, ...] = (
         code=CODE,
         needs="pairs",
         rules=("train-held-out-gap", "chance-level"),
-        elsewhere={"TRL": "rewards/accuracies; RewardTrainer accuracy", "OpenRLHF": "acc"},
+        elsewhere={"TRL": "rewards/accuracies; RewardTrainer accuracy", "OpenRLHF": "train/acc"},
     ),
     Metric(
         name="label_accuracy",
@@ -68,7 +68,7 @@ PREFERENCES: tuple[Metric, ...] = (
         falls="chosen completions become less likely too: common in DPO, harmful beyond a few nats (logprobs/chosen)",
         loops=PREFERENCE,
         code=CODE,
-        elsewhere={"TRL": "rewards/chosen", "OpenRLHF": "chosen_reward"},
+        elsewhere={"TRL": "rewards/chosen", "OpenRLHF": "train/chosen_reward"},
     ),
     Metric(
         name="rewards/rejected",
@@ -79,7 +79,7 @@ PREFERENCES: tuple[Metric, ...] = (
         falls="rejected completions become less likely than under the reference, as they should",
         loops=PREFERENCE,
         code=CODE,
-        elsewhere={"TRL": "rewards/rejected", "OpenRLHF": "reject_reward"},
+        elsewhere={"TRL": "rewards/rejected", "OpenRLHF": "train/reject_reward"},
     ),
     Metric(
         name="logprobs/chosen",

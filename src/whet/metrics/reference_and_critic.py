@@ -26,7 +26,7 @@ REFERENCE: tuple[Metric, ...] = (
         needs=A_REFERENCE,
         band=(None, at.KL[0]),
         rules=("kl", "reference-differs", "held-by-reference", "not-finite"),
-        elsewhere={"TRL": "kl", "verl": "actor/kl_loss", "OpenRLHF": "kl"},
+        elsewhere={"TRL": "kl", "verl": "actor/kl_loss", "OpenRLHF": "train/kl"},
     ),
     Metric(
         name="kl_rollout",
@@ -53,7 +53,7 @@ REFERENCE: tuple[Metric, ...] = (
         code="algorithms/policy_loss.py:adapted",
         needs=A_REFERENCE,
         rules=("held-by-reference",),
-        elsewhere={"verl": "actor/kl_coef"},
+        elsewhere={"verl": "actor/kl_coef, actor/reward_kl_penalty_coeff"},
     ),
 )
 CRITIC: tuple[Metric, ...] = (
@@ -86,7 +86,7 @@ CRITIC: tuple[Metric, ...] = (
         loops=ONLINE,
         code="algorithms/advantages.py:value_loss",
         needs=A_CRITIC,
-        elsewhere={"TRL": "PPO loss/value_avg", "verl": "critic/vf_loss", "OpenRLHF": "critic_loss"},
+        elsewhere={"TRL": "PPO loss/value_avg", "verl": "critic/vf_loss", "OpenRLHF": "train/critic_loss"},
     ),
     Metric(
         name="critic/clip_fraction",

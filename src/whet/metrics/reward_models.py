@@ -40,7 +40,7 @@ REWARD_MODELS: tuple[Metric, ...] = (
         code=CODE,
         needs=PROCESS,
         rules=("train-held-out-gap",),
-        elsewhere={"TRL": "PRMTrainer eval_accuracy", "OpenRLHF": "acc"},
+        elsewhere={"TRL": "PRMTrainer eval_accuracy", "OpenRLHF": "train/acc"},
     ),
     Metric(
         name="score/mean",
@@ -51,7 +51,7 @@ REWARD_MODELS: tuple[Metric, ...] = (
         falls="scores drift",
         loops=REWARD,
         code=CODE,
-        elsewhere={"TRL": "RewardTrainer mean_reward", "OpenRLHF": "reward_mean"},
+        elsewhere={"TRL": "RewardTrainer mean_reward"},
     ),
     Metric(
         name="length/score_correlation",
@@ -82,7 +82,7 @@ HELD_OUT_REWARDS: tuple[Metric, ...] = (
         needs=PAIRS,
         has_interval=True,
         rules=("held-out", "held-out-fell", "train-held-out-gap", "below-chance"),
-        elsewhere={"TRL": "eval_rewards/accuracies; RewardTrainer eval_accuracy", "OpenRLHF": "acc_mean"},
+        elsewhere={"TRL": "eval_rewards/accuracies; RewardTrainer eval_accuracy", "OpenRLHF": "eval/acc_mean"},
     ),
     Metric(
         name="eval/label_accuracy",

@@ -30,7 +30,7 @@ REWARDS: tuple[Metric, ...] = (
         elsewhere={
             "TRL": "reward; PPO objective/scores",
             "verl": "critic/score/mean",
-            "OpenRLHF": "reward",
+            "OpenRLHF": "train/reward",
         },
     ),
     Metric(

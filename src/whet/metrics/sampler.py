@@ -60,7 +60,7 @@ SAMPLER: tuple[Metric, ...] = (
         falls="sampler and trainer agree",
         loops=ONLINE,
         code="train/online/old_logprobs.py:Agreement",
-        elsewhere={"verl": "rollout_corr/kl", "OpenRLHF": "vllm_kl"},
+        elsewhere={"verl": "rollout_corr/kl", "OpenRLHF": "train/vllm_kl"},
     ),
     Metric(
         name="importance_correction/effective_tokens",

@@ -44,7 +44,7 @@ HELD_OUT_TEXT: tuple[Metric, ...] = (
         loops=("online", "sft", "lm", "preference", "reward"),
         code="train/rows/trainer.py:OfflineTrainer.measure",
         rules=("held-out-loss", "overfitting"),
-        elsewhere={"TRL": "eval_loss", "OpenRLHF": "eval_loss"},
+        elsewhere={"TRL": "eval_loss", "OpenRLHF": "eval/eval_loss"},
     ),
     Metric(
         name="eval/token_accuracy",

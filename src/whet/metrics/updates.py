@@ -28,7 +28,7 @@ UPDATES: tuple[Metric, ...] = (
         elsewhere={
             "TRL": "loss",
             "verl": "actor/pg_loss, without the other terms",
-            "OpenRLHF": "policy_loss",
+            "OpenRLHF": "train/policy_loss",
         },
     ),
     Metric(
@@ -48,7 +48,7 @@ UPDATES: tuple[Metric, ...] = (
         code=CODE,
         band=(at.SURE, None),
         rules=("entropy", "entropy-collapse", "entropy-rise", "low-entropy", "near-uniform-sampling", "plateau"),
-        elsewhere={"TRL": "entropy; PPO policy/entropy_avg", "verl": "actor/entropy", "OpenRLHF": "entropy_loss"},
+        elsewhere={"TRL": "entropy; PPO policy/entropy_avg", "verl": "actor/entropy", "OpenRLHF": "train/entropy_loss"},
     ),
     Metric(
         name="approx_kl",
@@ -64,7 +64,7 @@ UPDATES: tuple[Metric, ...] = (
         code=CODE,
         band=(None, at.POLICY_KL[0]),
         rules=("large-steps", "clipping"),
-        elsewhere={"TRL": "PPO policy/approxkl_avg", "verl": "actor/ppo_kl", "OpenRLHF": "ppo_kl"},
+        elsewhere={"TRL": "PPO policy/approxkl_avg", "verl": "actor/ppo_kl", "OpenRLHF": "train/ppo_kl"},
     ),
     Metric(
         name="clip_fraction",
@@ -83,7 +83,7 @@ UPDATES: tuple[Metric, ...] = (
         elsewhere={
             "TRL": "clip_ratio/region_mean; PPO policy/clipfrac_avg",
             "verl": "actor/pg_clipfrac",
-            "OpenRLHF": "ppo_clip_ratio",
+            "OpenRLHF": "train/ppo_clip_ratio",
         },
     ),
     Metric(
@@ -175,6 +175,6 @@ UPDATES: tuple[Metric, ...] = (
         loops=EVERY_STEP,
         code="distributed/sharding.py:Replicated.clip",
         rules=("not-finite", "zero-gradient", "gradient-spike", "plateau", "held-by-reference"),
-        elsewhere={"TRL": "grad_norm", "verl": "actor/grad_norm", "OpenRLHF": "grad_norm"},
+        elsewhere={"TRL": "grad_norm", "verl": "actor/grad_norm"},
     ),
 )

@@ -200,7 +200,8 @@ def test_a_saved_preset_reads_as_the_same_config(mine: str, preset: str) -> None
 
 def test_packaged_recipes_take_overrides() -> None:
     for recipe, text in packaged_recipes().items():
-        own = [] if "\nmodel:" in text or "\nstages:" in text else ["model=DIR", "data={path: FILE, match: exact}"]
+        is_whole = any(f"\n{key}:" in text for key in ("model", "stages", "environment"))
+        own = [] if is_whole else ["model=DIR", "data={path: FILE, match: exact}"]
         own = own[:1] if "\ntask:" in text else own
         own = [one.replace(", match: exact", "") for one in own] if "loop: offline" in text else own
         assert read_any(recipe, [*own, "seed=7"]).config.seed == 7

@@ -24,8 +24,11 @@ from whet.train.start import start_run
 
 RECIPES = packaged_recipes()
 PIPELINES = [name for name in RECIPES if is_pipeline(name)]
-STARTERS = [name for name in RECIPES if name not in PIPELINES and "model" not in yaml.safe_load(RECIPES[name])]
-SINGLE = [name for name in RECIPES if name not in (*PIPELINES, *STARTERS)]  # the others: test_starter_recipes.py
+CONTROL = [name for name in RECIPES if "loop: control" in RECIPES[name]]  # trained in tests/control
+STARTERS = [
+    name for name in RECIPES if name not in (*PIPELINES, *CONTROL) and "model" not in yaml.safe_load(RECIPES[name])
+]
+SINGLE = [name for name in RECIPES if name not in (*PIPELINES, *STARTERS, *CONTROL)]  # test_starter_recipes.py: others
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -42,7 +45,7 @@ def test_a_saved_pipeline_is_the_pipeline(name):
     assert validate_pipeline(parse_yaml(dump(config), where="saved"), where="saved") == config
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", [*SINGLE, *CONTROL])
 def test_the_saved_config_is_the_config(name):
     config = read_recipe(name).config
     assert validate(parse_yaml(dump(config), where="saved"), where="saved") == config

@@ -16,7 +16,7 @@ from whet.api.local_engine import LocalEngine, open_engine
 from whet.api.model_limits import Note, chosen_limit, fitted, is_chat, say_lengths, warned
 from whet.api.own_measures import FoundTask, device_of, measured_as_trained, ranking_by
 from whet.config.eval_config import evaluated_on
-from whet.config.loops import CollectConfig, Training
+from whet.config.loops import Training, of_language_model
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine, OnToken
 from whet.errors import UserError
@@ -291,8 +291,7 @@ def find_target(
     if best is None:
         raise UserError(f"run {path} has no best model yet: wait for its first evaluation")
     config = validate(parse_yaml(run.config_yaml(), where=text), where=f"the config of {text}")
-    assert not isinstance(config, CollectConfig)
-    return Target(name=str(best), path=str(best), config=config)
+    return Target(name=str(best), path=str(best), config=of_language_model(config, text))
 
 
 def reward_target(text: str) -> Target:

@@ -1,4 +1,4 @@
-"""The loops that a run can have (online, offline, collect), and the schema of `loop: collect`, which makes rows."""
+"""The loops that a run can have: online, offline, control, and collect, which makes rows and whose schema is here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from whet.config import OfflineConfig, OnlineConfig, prompts_of_data
+from whet.config.control import ControlConfig
 from whet.config.model_config import ModelConfig
 from whet.config.parts import EngineConfig, RolloutConfig, TaskConfig, refuse_engine
 from whet.config.refusals import refuse_token_rewards
 from whet.config.reward import RewardConfig
 from whet.config.section import Amount, Positive, Section, Seed
+from whet.errors import UserError
 
 Select = Literal["pairs", "extremes", "best", "random", "best_overall", "random_overall", "outcomes"]
 
@@ -53,15 +55,22 @@ class CollectConfig(Section):
         return self
 
 
-Training = OnlineConfig | OfflineConfig
-Config = Training | CollectConfig
-LOOPS: dict[str, type[Config]] = {"online": OnlineConfig, "offline": OfflineConfig, "collect": CollectConfig}
+Training = OnlineConfig | OfflineConfig  # of language models
+Trained = Training | ControlConfig
+Config = Trained | CollectConfig
+LOOPS: dict[str, type[Config]] = {
+    "online": OnlineConfig,
+    "offline": OfflineConfig,
+    "control": ControlConfig,
+    "collect": CollectConfig,
+}
 WHOLE = {
     "algorithm": "preset",
     "model": "path",
     "task": "name",
     "objective": "name",
     "data": "path",
+    "environment": "name",
     "tokens": "mode",
 }
 NAMED = {
@@ -77,9 +86,18 @@ def loop_of(value: Any) -> str:
     return str(value.get("loop", "online")) if isinstance(value, Mapping) else "online"
 
 
+def of_language_model(config: Config, where: str) -> Training:
+    """The config, if its run trains a language model."""
+    if isinstance(config, ControlConfig):
+        raise UserError(f"{where} trains a policy of actions, not a language model: its report shows its episodes")
+    assert not isinstance(config, CollectConfig)
+    return config
+
+
 AnyConfig = Annotated[
     Annotated[OnlineConfig, Tag("online")]
     | Annotated[OfflineConfig, Tag("offline")]
+    | Annotated[ControlConfig, Tag("control")]
     | Annotated[CollectConfig, Tag("collect")],
     Discriminator(loop_of),
 ]

@@ -29,6 +29,7 @@ RESULTS = "final_results.json"
 CURVES = "training_curves.png"
 REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
+VIDEO = "best_policy.gif"  # of an episode
 FAILURES = "failures"
 HAND_OFF = "hand_off"  # weights and answers of rollout workers, while the run trains
 OUTPUT = "user_output.log"  # what reward functions and tasks printed
@@ -42,6 +43,11 @@ STAMP = "%Y%m%d-%H%M%S"  # the time that the name of a run begins with
 def rows_path(run: Path, key: str = "rows") -> Path:
     """The rows that a run made, or was given from Python under a key of its recipe."""
     return run / f"{key}.jsonl"
+
+
+def video_path(run: Path) -> Path:
+    """An animation of the best policy of a run in environments."""
+    return run / VIDEO
 
 
 def hand_off_path(run: Path) -> Path:

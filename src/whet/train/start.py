@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import OfflineConfig, OnlineConfig
+from whet.config.control import ControlConfig
 from whet.config.loops import CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
@@ -18,6 +19,7 @@ from whet.runs.directory import RunDirectory
 from whet.runs.interrupt import Stopped
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
+from whet.train.control import loop as control
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import loop as online
 from whet.train.online.rollouts import require_pool
@@ -140,7 +142,7 @@ def _report(config: Config, run: RunDirectory, world: World, make_progress: Make
 
 def _hidden_from_rewards(config: Config) -> list[str]:
     """A note on environment variables that are withheld from reward functions."""
-    if isinstance(config, OfflineConfig) or not config.reward.functions:
+    if isinstance(config, OfflineConfig | ControlConfig) or not config.reward.functions:
         return []
     if any(is_object(function.use) for function in config.reward.functions):  # objects run in this process
         return []
@@ -156,6 +158,8 @@ def _checked(config: Config, world: World, *, resumed: str) -> World:
     Returns the world that holds models as the config says.
     """
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
+    if isinstance(config, ControlConfig):
+        return world
     share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {world.size} processes: raise the number")
@@ -186,6 +190,8 @@ def _train(
                 match config:
                     case OfflineConfig():
                         offline.train(config, run, world, progress)
+                    case ControlConfig():
+                        control.train(config, run, world, progress)
                     case CollectConfig():
                         collect(config, run, world, progress)
                     case _:

@@ -8,6 +8,7 @@ from whet.algorithms.cells import name, options, plain, terms
 from whet.algorithms.policy_loss import clip, dual_clip, geometric_clip, stopped_ratio, uncorrected
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
+from whet.config.control import ControlConfig
 from whet.config.loops import CollectConfig
 from whet.recipe import Recipe
 from whet.tasks.loading import TASKS
@@ -31,7 +32,7 @@ OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
     """Dotted key → reason, for keys written in the recipe's file or as overrides."""
     config = recipe.config
-    if isinstance(config, CollectConfig):
+    if isinstance(config, CollectConfig | ControlConfig):
         return {}
     inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
     found: dict[str, str] = {}

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 
 from whet.config import OnlineConfig
+from whet.config.control import ControlConfig
 from whet.config.loops import CollectConfig, Training
 from whet.distributed.world import World
 from whet.errors import UserError
@@ -24,8 +25,10 @@ def check_recipe(recipe: Recipe, *, gpu: str = "") -> Iterator[Result]:
     """The checks of a recipe of one run; nothing is written, and what is trained is thrown away."""
     if isinstance(recipe.config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: there is nothing to check before it")
+    if isinstance(recipe.config, ControlConfig):
+        raise UserError(f"{recipe.name} trains a small network in environments: these checks are of language models")
     config = with_steps(recipe.config)
-    assert not isinstance(config, CollectConfig)
+    assert not isinstance(config, CollectConfig | ControlConfig)
     world = World.init(config.device)
     try:
         fits = {"memory": partial(memory.memory_fits, recipe, gpu)}

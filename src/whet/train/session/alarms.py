@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whet.config.loops import Training
+from whet.config.loops import Trained
 from whet.distributed.world import World
 from whet.doctor.causes import CAUSES
 from whet.doctor.findings import Finding
@@ -43,7 +43,7 @@ class AlarmState(Checkpointed):
 class AlarmWatch:
     """Only the process that writes the run looks; all end together."""
 
-    def __init__(self, config: Training, run: RunDirectory, world: World, progress: Progress) -> None:
+    def __init__(self, config: Trained, run: RunDirectory, world: World, progress: Progress) -> None:
         self._config, self._run, self._world, self._progress = config, run, world, progress
         self._evaluated = -1  # newest evaluation whose answers were read
         self._state = AlarmState()

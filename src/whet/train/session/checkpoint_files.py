@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from whet.config.parts import SavedOptimizer
 from whet.distributed.world import World
@@ -11,14 +10,13 @@ from whet.models.storage.tensor_file import Items, StoredItems, has_any, write_i
 from whet.runs.checkpoints import Checkpoint
 from whet.train.optimizers.optimizer import optimizer_items, restore_optimizer
 from whet.train.optimizers.saved_moments import is_rounded
-from whet.train.session.checkpointed import Checkpointed
-from whet.train.setup.build import Parts
+from whet.train.session.checkpointed import Checkpointed, SessionParts
 
 MODEL, OPTIMIZER = "model", "optimizer"
 
 
 def write_checkpoint(
-    directory: Path | None, parts: Parts[Any], kept: Mapping[str, Checkpointed], how: SavedOptimizer, world: World
+    directory: Path | None, parts: SessionParts, kept: Mapping[str, Checkpointed], how: SavedOptimizer, world: World
 ) -> None:
     """Fills the directory of a checkpoint; without one this rank takes part in gathering alone."""
     if directory is not None:
@@ -30,7 +28,7 @@ def write_checkpoint(
         write_items(None if directory is None else _file(directory, name), some, world.sharding.whole)
 
 
-def read_checkpoint(checkpoint: Checkpoint, parts: Parts[Any], kept: Mapping[str, Checkpointed]) -> bool:
+def read_checkpoint(checkpoint: Checkpoint, parts: SessionParts, kept: Mapping[str, Checkpointed]) -> bool:
     """Restores what `write_checkpoint` wrote; returns whether it rounded moments of an optimizer."""
     parts.restore_model(checkpoint.path / MODEL)
     with StoredItems(_file(checkpoint.path, OPTIMIZER)) as tensors:

@@ -1,13 +1,60 @@
-"""State besides model and optimizer that checkpoints save."""
+"""What a session is given: the built parts of a run, and objects whose state checkpoints save besides."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from whet.models.storage.tensor_file import Named, Whole
 from whet.train.setup.offloading import size_of
+
+
+class SessionParts(Protocol):
+    """What a session reads of the parts of a run: `train.setup.build.Parts`, or those of a policy without text."""
+
+    @property
+    def policy(self) -> Any: ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+    @property
+    def engine(self) -> Any:
+        """What samples for evaluations; None if a session has its own measure."""
+
+    @property
+    def evaluation(self) -> Mapping[str, Any]: ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """None for a policy without text."""
+
+    @property
+    def adapter(self) -> Any: ...
+
+    @property
+    def origin(self) -> str: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def measure(self) -> Callable[[Any], dict[str, float]]: ...
+
+    @property
+    def saved(self) -> Sequence[Tensor]: ...
+
+    def save_model(self, directory: Path | None) -> None: ...
+
+    def export_model(self, directory: Path | None) -> None: ...
+
+    def restore_model(self, directory: Path) -> None: ...
 
 
 class Checkpointed(ABC):

@@ -4,18 +4,18 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
-from whet.config.loops import Training
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.runs.checkpoints import model_bytes
 from whet.runs.directory import RunDirectory
 from whet.runs.logs import bytes_below
 from whet.train.optimizers.optimizer import master_bytes, moment_count
-from whet.train.setup.build import Parts
+from whet.train.session.checkpointed import SessionParts
 from whet.train.setup.disk_use import DiskUse, SavedSizes, disk_use, smaller
 from whet.train.setup.offloading import size_of
 
@@ -23,7 +23,7 @@ UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 MOST_OFFERS = 4
 
 
-def measured_sizes(config: Training, parts: Parts[Any], others: Iterable[tuple[int, int]]) -> SavedSizes:
+def measured_sizes(config: Trained, parts: SessionParts, others: Iterable[tuple[int, int]]) -> SavedSizes:
     """The sizes of a run whose models are loaded; `others`: bytes and moments of what else its checkpoints have."""
     more = list(others)
     policy, files = parts.policy, _files_bytes(parts.tokenizer)
@@ -35,7 +35,7 @@ def measured_sizes(config: Training, parts: Parts[Any], others: Iterable[tuple[i
     )
 
 
-def require_space(run: RunDirectory, config: Training, sizes: SavedSizes, *, done: int) -> list[str]:
+def require_space(run: RunDirectory, config: Trained, sizes: SavedSizes, *, done: int) -> list[str]:
     """What the run takes, as notes for the user; refuses one whose models do not fit.
 
     A resumed run, which has made `done` steps, has a part of it on disk already.
@@ -63,13 +63,13 @@ def size(count: float) -> str:
     return f"{count / factor:.3g} {unit}"
 
 
-def _needed(config: Training, sizes: SavedSizes, there: int) -> int:
+def _needed(config: Trained, sizes: SavedSizes, there: int) -> int:
     """Bytes of models beyond those that are there."""
     use = disk_use(config, sizes)
     return max(use.peak - there, use.checkpoint if config.save.delete_old == "after" else 0)
 
 
-def _refusal(path: Path, config: Training, sizes: SavedSizes, *, free: int, there: int) -> str:
+def _refusal(path: Path, config: Trained, sizes: SavedSizes, *, free: int, there: int) -> str:
     """How much is missing, and the keys with which the run would fit."""
     known = {keys: (other, _needed(other, sizes, there)) for keys, other in smaller(config, sizes)}
     offers = [
@@ -77,7 +77,7 @@ def _refusal(path: Path, config: Training, sizes: SavedSizes, *, free: int, ther
         for keys, (other, needed) in known.items()
         if needed <= free
     ]
-    if not offers and config.model.lora is None and config.model.new is None:
+    if not offers and not isinstance(config, ControlConfig) and config.model.lora is None and config.model.new is None:
         offers = ["train adapters, model.lora=16, which are all that is saved then"]
     needs, models = size(_needed(config, sizes, there)), _models(disk_use(config, sizes))
     ways = ", or ".join(["free some", "write the run to another disk", *offers[:MOST_OFFERS]])
@@ -91,7 +91,7 @@ def _models(use: DiskUse) -> str:
     return f"{many if use.at_once > 1 else one}, a best model of {size(use.best)}{twice}"
 
 
-def _price(before: Training, now: Training) -> str:
+def _price(before: Trained, now: Trained) -> str:
     """What a change costs apart from disk."""
     is_exact = now.save.optimizer == before.save.optimizer
     costs = [] if is_exact else ["a resumed run is then not bit-identical"]
@@ -104,8 +104,10 @@ def _danger(keep: int) -> str:
     return f"a crash while a checkpoint is written leaves {left} to resume from"
 
 
-def _files_bytes(tokenizer: Tokenizer) -> int:
-    """Bytes of the tokenizer's files, which every saved model has."""
+def _files_bytes(tokenizer: Tokenizer | None) -> int:
+    """Bytes of the tokenizer's files, which every saved language model has."""
+    if tokenizer is None:
+        return 0
     with TemporaryDirectory() as directory:
         tokenizer.save(Path(directory))
         return bytes_below(Path(directory))

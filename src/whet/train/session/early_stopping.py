@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from whet.config import EarlyStoppingConfig, TrainConfig
+from whet.config import EarlyStoppingConfig
+from whet.config.loops import Trained
 from whet.errors import UserError
 from whet.evaluate.measures import Measure, is_count, measure_of, measures_in
 
@@ -54,7 +55,7 @@ def is_new_best(best: Mapping[str, Any], before: Mapping[str, Any], now: Mapping
     return bool(best["step"] == 0)  # nobody trains to get the start model back
 
 
-def require_measured(config: TrainConfig, measured: Mapping[str, float]) -> None:
+def require_measured(config: Trained, measured: Mapping[str, float]) -> None:
     """Refuses metrics in `best` and `early_stopping` that evaluations do not have."""
     asked = {"best.metric": config.best.metric}
     asked |= {"early_stopping.metric": config.early_stopping.metric} if config.early_stopping.patience else {}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whet.config import OnlineConfig
+from whet.config.control import ControlConfig
 from whet.config.loops import NAMED, CollectConfig
 from whet.errors import UserError
 from whet.recipe import Config, apply_override, dump, parse_yaml, plain, validate
@@ -55,7 +56,8 @@ def _settings(config: Config) -> dict[str, Any]:
     """The keys of sections that are written only if set, or of which some keys are."""
     if isinstance(config, CollectConfig):
         return {}
-    sections = {"save": config.save, "distributed": config.distributed}
+    sections: dict[str, Any] = {"save": config.save}
+    sections |= {} if isinstance(config, ControlConfig) else {"distributed": config.distributed}
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section}
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from whet.config.loops import Training
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained, Training
 from whet.distributed.world import World
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import DecoderConfig
@@ -13,30 +14,34 @@ from whet.models.reward.reward_model import RewardModel
 from whet.tasks.stored import StoredTask
 from whet.train.plan.forecast import changes_that_fit, forecast
 from whet.train.plan.gpus import GPU, detected
+from whet.train.session.checkpointed import SessionParts
 from whet.train.setup.build import Parts
 
 MEASURED = 64  # examples whose tokens are counted
 
 
-def gpu_forecast(config: Training, parts: Parts[Any], world: World) -> list[str]:
+def gpu_forecast(config: Trained, parts: SessionParts, world: World) -> list[str]:
     """Need and seconds of a run on a GPU, or a warning.
 
     Nothing elsewhere, nor of a model that transformers runs or that is spread over ranks.
     """
     known = _known(config, parts, world) if world.is_writer else None
-    return [] if known is None else forecast(config, *known)
+    return [] if known is None or isinstance(config, ControlConfig) else forecast(config, *known)
 
 
-def gpu_changes(config: Training, parts: Parts[Any], world: World) -> str:
+def gpu_changes(config: Trained, parts: SessionParts, world: World) -> str:
     """The changes with which a run that ended out of memory fits by the plan; empty where nothing is planned."""
     known = _known(config, parts, world)
-    return "" if known is None else changes_that_fit(config, *known)
+    return "" if known is None or isinstance(config, ControlConfig) else changes_that_fit(config, *known)
 
 
 def _known(
-    config: Training, parts: Parts[Any], world: World
+    config: Trained, parts: SessionParts, world: World
 ) -> tuple[DecoderConfig, Sequence[tuple[int, int]], GPU, int] | None:
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
+    if isinstance(config, ControlConfig):
+        return None
+    assert isinstance(parts, Parts)
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
     if world.device.type != "cuda" or not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
         return None

@@ -5,19 +5,20 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from whet.config.loops import Training
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained
 from whet.distributed.world import World
 from whet.evaluate.evaluation import evaluate
 from whet.evaluate.measures import of_set
 from whet.runs.directory import RunDirectory
 from whet.tasks.protocol import Task
-from whet.train.setup.build import Parts
+from whet.train.session.checkpointed import SessionParts
 from whet.train.setup.reward_grader import StepScorer
 
 
 def evaluate_held_out(
-    config: Training,
-    parts: Parts[Any],
+    config: Trained,
+    parts: SessionParts,
     world: World,
     run: RunDirectory,
     scorers: Mapping[str, StepScorer],
@@ -29,9 +30,9 @@ def evaluate_held_out(
 
     {} if nothing generates. A signal ends what is done within `abandoning()` at once.
     """
-    settings = config.eval
-    if parts.engine is None:
+    if parts.engine is None or isinstance(config, ControlConfig):
         return {}
+    settings = config.eval
     parts.engine.sync(parts.policy, version=step)
     metrics: dict[str, float] = {}
     answers: list[dict[str, Any]] = []
@@ -55,8 +56,9 @@ def evaluate_held_out(
     return metrics
 
 
-def what_is_evaluated(config: Training, tasks: Mapping[str, Task]) -> str:
+def what_is_evaluated(config: Trained, tasks: Mapping[str, Task]) -> str:
     """How many prompts an evaluation answers, and with how many tokens, in words."""
+    assert not isinstance(config, ControlConfig)
     settings = config.eval
     prompts = sum(len(task.held_out(settings.examples)) for task in tasks.values())
     of = f" of {len(tasks)} evaluation sets" if len(tasks) > 1 else ""

@@ -14,7 +14,8 @@ from typing import Any
 import whet
 from whet.config import CORPUS, OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
-from whet.config.loops import CollectConfig
+from whet.config.control import ControlConfig
+from whet.config.loops import CollectConfig, Training
 from whet.config.pipeline import texts
 from whet.data.corpus.documents import CorpusSource, source_files
 from whet.distributed.world import World
@@ -113,6 +114,13 @@ def _compared(config: Config, run: RunDirectory, *, accept_changes: bool, overri
 
 def _named(config: Config, run: Path) -> Iterator[Named]:
     yield "config.yaml", "of the run", _file(run / "config.yaml")
+    if isinstance(config, OnlineConfig | ControlConfig):
+        yield from _cells(config)
+    if isinstance(config, ControlConfig):
+        named = config.environment
+        if named.name.rpartition(":")[2].isidentifier():
+            yield "environment.name", named.name, _code(named.name, "environment")
+        return
     if isinstance(config, OfflineConfig):
         yield from _rows(config)
     yield from _tasks(config, run)
@@ -120,11 +128,6 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
         yield from _start(config)
     elif config.model.path:  # no other check compares the weights that rows are sampled from
         yield "model.path", config.model.path, _model(config.model.path)
-    if isinstance(config, OnlineConfig):
-        for kind, cell in config.algorithm:
-            use = cell.use if isinstance(cell, OwnCell) else cell
-            if isinstance(use, str) and ":" in use:
-                yield f"algorithm.{kind}", use, _code(use, f"algorithm.{kind}")
     if isinstance(config, OnlineConfig | CollectConfig):
         for number, function in enumerate(config.reward.functions):
             yield f"reward.functions.{number}", function.use, _code(function.use, "reward function")
@@ -132,7 +135,14 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
             yield "reward.model.path", config.reward.model.path, _model(config.reward.model.path)
 
 
-def _tasks(config: Config, run: Path) -> Iterator[Named]:
+def _cells(config: OnlineConfig | ControlConfig) -> Iterator[Named]:
+    for kind, cell in config.algorithm:
+        use = cell.use if isinstance(cell, OwnCell) else cell
+        if isinstance(use, str) and ":" in use:
+            yield f"algorithm.{kind}", use, _code(use, f"algorithm.{kind}")
+
+
+def _tasks(config: Training | CollectConfig, run: Path) -> Iterator[Named]:
     yield from _task("task", config.task, run)
     if isinstance(config, CollectConfig):
         return

@@ -3,16 +3,19 @@
 import torch
 
 from whet.config import OnlineConfig
-from whet.config.loops import Training
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained, Training
 
 GIBI = 2**30
 
 
-def out_of_memory(config: Training, device: torch.device, *, is_sampling: bool = False) -> str:
+def out_of_memory(config: Trained, device: torch.device, *, is_sampling: bool = False) -> str:
     """A sentence: how much there is, and the keys that need less, those that cost least first."""
     has = ""
     if device.type == "cuda":
         has = f" of {torch.cuda.get_device_properties(device).total_memory / GIBI:.0f} GiB"
+    if isinstance(config, ControlConfig):
+        return f"the GPU's memory{has} does not suffice: lower rollout.length, rollout.environments or update.minibatch"
     what = " for sampling one sequence at a time" if is_sampling else ""
     found = [*([_shorter(config)] if is_sampling else []), *remedies(config, is_sampling=is_sampling)]
     return f"the GPU's memory{has} does not suffice{what}: {', or '.join(found)}"

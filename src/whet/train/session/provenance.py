@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from whet.config import TrainConfig
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained
 from whet.distributed.world import World
 
 
@@ -21,8 +22,10 @@ def machine(world: World) -> dict[str, Any]:
     }
 
 
-def processes_line(config: TrainConfig, world: World) -> list[str]:
+def processes_line(config: Trained, world: World) -> list[str]:
     """How many processes train, and how they hold the models; nothing of one that the recipe does not spread."""
+    if isinstance(config, ControlConfig):  # runs in one process
+        return []
     how = config.distributed
     if world.size == 1:
         alone = f"processes: 1, which holds whole models; distributed.sharding={how.sharding} takes several (torchrun)"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config import TrainConfig
+from whet.config.control import ControlConfig
+from whet.config.loops import Trained
 from whet.errors import UserError
 from whet.evaluate.measures import PARTS
 from whet.imports import has_objects
@@ -31,12 +32,12 @@ def how_to_resume(run: Path, *, accept_changes: bool = False, overrides: Sequenc
     return f"whet train {shlex.quote(str(run))} --resume{' --accept-changes' if accept_changes else ''}{more}"
 
 
-def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: TrainConfig) -> None:
+def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin: str, config: Trained) -> None:
     """Refuses to resume from other start weights, or to start again where checkpoints are lost."""
     inputs = run.inputs()
     began = checkpoint.state["origin"] if checkpoint is not None else "" if inputs is None else inputs.origin
     if began and began != origin:
-        model = config.model.path or "new"
+        model = "new" if isinstance(config, ControlConfig) else config.model.path or "new"
         where, instead = (run.path, "") if checkpoint is None else (checkpoint.path, " from its model directory")
         raise UserError(
             f"{where}: the run began with other weights than model {model!r} has now; "

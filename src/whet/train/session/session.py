@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import whet
-from whet.config.loops import Training
+from whet.config.loops import Trained
 from whet.distributed.world import RankLost, World
 from whet.errors import RunFailed, UserError
 from whet.evaluate.measures import Measure, headline, measure_of
@@ -33,7 +33,7 @@ from whet.train.session import resume
 from whet.train.session.alarms import AlarmWatch
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpoint_files import read_checkpoint, write_checkpoint
-from whet.train.session.checkpointed import Checkpointed
+from whet.train.session.checkpointed import Checkpointed, SessionParts
 from whet.train.session.disk_space import measured_sizes, require_space
 from whet.train.session.early_stopping import (
     is_new_best,
@@ -47,7 +47,6 @@ from whet.train.session.gpu_forecast import gpu_changes, gpu_forecast
 from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.out_of_memory import out_of_memory
 from whet.train.session.provenance import machine, processes_line
-from whet.train.setup.build import Parts
 from whet.train.setup.reward_grader import StepScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
@@ -59,10 +58,10 @@ class Session:
 
     def __init__(
         self,
-        config: Training,
+        config: Trained,
         run: RunDirectory,
         world: World,
-        parts: Parts[Any],
+        parts: SessionParts,
         progress: Progress,
         *,
         measure: Callable[[], dict[str, float]] = dict,

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from whet.config import OnlineConfig
-from whet.config.loops import Training
+from whet.config.loops import Trained
 from whet.train.optimizers.state_sizes import moment_bytes, saved_moment_bytes
 
 FP32_BYTES = 4
@@ -47,7 +47,7 @@ class DiskUse:
         return max(self.at_once * self.checkpoint + self.best, self.kept * self.checkpoint + self.bests * self.best)
 
 
-def disk_use(config: Training, sizes: SavedSizes, *, done: int = 0) -> DiskUse:
+def disk_use(config: Trained, sizes: SavedSizes, *, done: int = 0) -> DiskUse:
     """The disk use of a run; rollouts of the steps after `done`."""
     save, rollouts = config.save, 0
     if isinstance(config, OnlineConfig):
@@ -66,7 +66,7 @@ def disk_use(config: Training, sizes: SavedSizes, *, done: int = 0) -> DiskUse:
     )
 
 
-def smaller(config: Training, sizes: SavedSizes) -> Iterator[tuple[str, Training]]:
+def smaller(config: Trained, sizes: SavedSizes) -> Iterator[tuple[str, Trained]]:
     """Configs whose `save` needs less room, one change after the other and at last all together; by their keys."""
     changes: list[dict[str, Any]] = [
         {"keep": 1},
@@ -83,7 +83,7 @@ def smaller(config: Training, sizes: SavedSizes) -> Iterator[tuple[str, Training
         yield _keys(all_together), _changed(config, all_together)
 
 
-def _changed(config: Training, change: dict[str, Any]) -> Training:
+def _changed(config: Trained, change: dict[str, Any]) -> Trained:
     return config.model_copy(update={"save": config.save.model_copy(update=change)})
 
 

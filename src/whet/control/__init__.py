@@ -1,0 +1,1 @@
+"""Environments with numbers in place of texts: spaces, policies, distributions of actions, normalisation, fragments."""

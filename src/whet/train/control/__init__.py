@@ -1,0 +1,1 @@
+"""Policy gradients in environments: collecting, advantages, updates, evaluation."""

@@ -36,6 +36,16 @@ ONLINE: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
     "eval": {"every_steps": 1, "examples": 6, "max_tokens": 3},
 }
+CONTROL: dict[str, Any] = {
+    "loop": "control",
+    "environment": {"name": f"{Path(__file__).parents[1] / 'control' / 'probes.py'}:AimedReward"},
+    "steps": 2,
+    "algorithm": "ppo",
+    "rollout": {"environments": 2, "length": 8},
+    "policy": {"widths": [8]},
+    "eval": {"every_steps": 1, "episodes": 4},
+    "track": [],
+}
 OFFLINE: dict[str, Any] = {
     **COMMON,
     "loop": "offline",
@@ -96,6 +106,7 @@ def recipes(folder: Path, model: str, corpus: Mapping[str, Any]) -> Iterator[tup
     )
     yield "online", {**ONLINE, "task": corpus, "reward": {"tokens": {}}}
     yield "online", {**ONLINE, "task": {"name": "reviews"}, "model": {"new": {**NEW["new"], "context": 96}}}
+    yield "control", CONTROL
     yield "sft", {**OFFLINE, "task": {"name": "sorting", "level": 1}}
     yield "lm", {**OFFLINE, "task": corpus, "objective": "lm"}
     yield "denoise", {**OFFLINE, "task": corpus, "objective": "denoise"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-Loop = Literal["online", "sft", "lm", "denoise", "preference", "reward", "collect"]
+Loop = Literal["online", "sft", "lm", "denoise", "preference", "reward", "collect", "control"]
 Better = Literal["higher", "lower", ""]
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 EVERY_STEP: tuple[Loop, ...] = tuple(loop for loop in LOOPS if loop != "collect")  # loops with optimizer steps

@@ -67,7 +67,7 @@ CRITIC: tuple[Metric, ...] = (
         rises="the critic predicts returns better, so advantages are less noisy",
         falls="the policy changes faster than the critic follows; at 0 or below it predicts no better than a "
         "constant and adds noise: a higher critic.lr, critic.warmup_steps, a critic of its own",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code="algorithms/advantages.py:explained_variance",
         needs=A_CRITIC,
         band=(at.UNEXPLAINED, None),
@@ -83,7 +83,7 @@ CRITIC: tuple[Metric, ...] = (
         healthy="falls at first, then follows the variance of the returns",
         rises="returns spread, or the critic is left behind",
         falls="the critic learns, or all returns become alike",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code="algorithms/advantages.py:value_loss",
         needs=A_CRITIC,
         elsewhere={"TRL": "PPO loss/value_avg", "verl": "critic/vf_loss", "OpenRLHF": "train/critic_loss"},

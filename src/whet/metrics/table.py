@@ -3,6 +3,7 @@
 from functools import cache
 
 from whet.metrics.completions import COMPLETIONS
+from whet.metrics.environments import ENVIRONMENTS
 from whet.metrics.evaluation import EVALUATION
 from whet.metrics.every_step import EVERY
 from whet.metrics.metric import Metric
@@ -31,6 +32,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
     "Held-out prompts": EVALUATION,
     "Held-out rows and text": HELD_OUT_TEXT,
     "Held-out rows of reward models": HELD_OUT_REWARDS,
+    "Episodes in environments": ENVIRONMENTS,
     "Time": TIMES,
 }
 METRICS: tuple[Metric, ...] = tuple(metric for metrics in TOPICS.values() for metric in metrics)

@@ -3,7 +3,7 @@
 from whet.metrics.metric import EVERY_STEP, LOOPS, Loop, Metric
 
 ONLINE: tuple[Loop, ...] = ("online",)
-OFFLINE: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop != "online")
+OFFLINE: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("online", "control"))
 TIMED = "train/session/session.py:Session.timed"
 
 
@@ -39,7 +39,7 @@ TIMES: tuple[Metric, ...] = (
         "rollout",
         "time of sampling",
         "drawing prompts and sampling completions, all rounds; where rollouts are sampled ahead: waiting and hand-off",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         rises="completions grow (length/mean), or dynamic sampling needs more rounds (groups/drawn); usually the "
         "largest part",
         verl="timing_s/gen",
@@ -56,7 +56,7 @@ TIMES: tuple[Metric, ...] = (
         "annotate",
         "time of annotating",
         "log-probs of policy and reference, values, and advantages",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         rises="completions grow, or a reference or critic was added",
         verl="timing_s/old_log_prob, ref, values and adv",
     ),

@@ -44,7 +44,7 @@ UPDATES: tuple[Metric, ...] = (
         falls=f"below {number(at.DETERMINISTIC)} all rollouts of a prompt are the same (entropy collapse), and "
         "groups have no variance: a lower learning rate, fewer updates, a wider upper clip, an entropy bonus or "
         "floor",
-        loops=("online", "sft", "lm"),
+        loops=("online", "sft", "lm", "control"),
         code=CODE,
         band=(at.SURE, None),
         rules=("entropy", "entropy-collapse", "entropy-rise", "low-entropy", "near-uniform-sampling", "plateau"),
@@ -60,7 +60,7 @@ UPDATES: tuple[Metric, ...] = (
         rises=f"the updates of a step move the policy far: a warning from {number(at.POLICY_KL[1])}. Lower "
         "optimizer.lr, fewer update.epochs or minibatches, or update.target_kl",
         falls="steps become smaller, as with a falling learning rate",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code=CODE,
         band=(None, at.POLICY_KL[0]),
         rules=("large-steps", "clipping"),
@@ -76,7 +76,7 @@ UPDATES: tuple[Metric, ...] = (
         rises=f"many tokens reach the edge of the clip range and teach nothing more: from {percent(at.CLIPPED[1])} "
         "on the steps are too large, or the range is too small (then approx_kl is tiny)",
         falls="steps become smaller",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code=CODE,
         band=(None, at.CLIPPED[0]),
         rules=("clipping",),
@@ -135,7 +135,7 @@ UPDATES: tuple[Metric, ...] = (
         "rewards with centred ones",
         rises="one rollout stands out from its group, or the reward has an outlier: its gradient rules the step",
         falls="rollouts are alike; at 0 there is nothing to learn",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code="train/online/update.py:_extremes",
         elsewhere={"verl": "critic/advantages/max, signed"},
     ),
@@ -148,7 +148,7 @@ UPDATES: tuple[Metric, ...] = (
         rises="better-than-average rollouts are longer, or there are more of them",
         falls="worse-than-average rollouts are longer (they ramble until they are cut), or few are good: the step "
         "mostly pushes probabilities down, which is less stable",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code="train/online/update.py:_extremes",
     ),
     Metric(
@@ -158,7 +158,7 @@ UPDATES: tuple[Metric, ...] = (
         healthy="update.epochs × update.minibatches",
         rises="more of the planned updates are made",
         falls="update.target_kl ended the others, or no group was kept (0: nothing was learned in the step)",
-        loops=ONLINE,
+        loops=(*ONLINE, "control"),
         code="train/online/update.py:_report",
         rules=("skipped-updates", "still-weights"),
     ),

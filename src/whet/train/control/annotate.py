@@ -105,7 +105,10 @@ def annotate(
         values=values,
         targets=targets,
     )
-    metrics = {"advantage/mean": float(advantages[mask].mean()), "advantage/std": float(advantages[mask].std())}
+    metrics = {
+        "advantage/max": float(batch.advantages.abs().max()),
+        "advantage/positive": float((batch.advantages > 0).float().mean()),
+    }
     if values is not None and targets is not None:
         everywhere = torch.ones(batch.count, dtype=torch.bool, device=device)
         metrics["critic/explained_variance"] = explained_variance(values, targets, everywhere)

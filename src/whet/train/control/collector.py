@@ -88,7 +88,7 @@ class Collector(Checkpointed):
             "reward/std": statistics.pstdev(returns),
             "reward/min": min(returns),
             "reward/max": max(returns),
-            "length/mean": statistics.fmean(lengths),
+            "episode_length": statistics.fmean(lengths),
         }
 
     def _fragments(self, generator: torch.Generator) -> Rollout:
@@ -208,7 +208,10 @@ class Collector(Checkpointed):
     def tensors(self) -> dict[str, Tensor]:
         if not self._saved:
             return {}
-        return {**self._saved, "actions": torch.from_numpy(np.concatenate(self._actions))}
+        began = self._saved["began"]
+        first = int(began.min())  # the same numbers, however many rollouts are kept
+        actions = torch.from_numpy(np.concatenate(self._actions)[first:])
+        return {**self._saved, "began": began - first, "actions": actions}
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.episodes = list(numbers["episodes"])

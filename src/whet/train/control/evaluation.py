@@ -55,7 +55,7 @@ def measured(episodes: Sequence[Episode]) -> dict[str, float]:
     successes = [float(one.success) for one in episodes if one.success is not None]
     means: dict[str, Interval | float | None] = {
         "reward": mean_interval([one.reward for one in episodes]),
-        "length": fmean(one.length for one in episodes),
+        "episode_length": fmean(one.length for one in episodes),
         "success": fmean(successes) if successes else None,
         "episodes": len(episodes),
     }

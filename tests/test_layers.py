@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "doctor": {"runs", "evaluate", "number_format", "errors"},
     "metrics": {"doctor", "evaluate", "number_format"},
     "report": {"runs", "evaluate", "data", "doctor", "number_format", "errors"},
-    "ui": {"runs", "evaluate", "doctor", "metrics", "errors"},
+    "ui": {"runs", "evaluate", "doctor", "metrics", "report", "errors"},
     "config": {"algorithms", "records", "errors", "imports"},
     "recipe": {"config", "errors", "recipes", "runs"},
     "recipes": set(),
@@ -124,6 +124,7 @@ ROOMS_INSIDE = {
         "library": set(),
         "answers": {"library"},
         "server": {"answers", "library"},
+        "export": {"answers", "library"},
     },
     "engines": {
         "engine_protocol": set(),

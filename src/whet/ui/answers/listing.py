@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from whet.errors import UserError
 from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
 from whet.ui.answers.query import Query
 from whet.ui.answers.sources import Sources
-from whet.ui.answers.standings import UNREADABLE
+from whet.ui.answers.standings import UNREADABLE, said
 
 
 def every_run(sources: Sources, _: Query) -> dict[str, Any]:
@@ -17,7 +16,7 @@ def every_run(sources: Sources, _: Query) -> dict[str, Any]:
     entries = [_group(sources, path, kind) for path, kind in groups.items()]
     for path in library.runs():
         above = next((library.name(group) for group in groups if path.is_relative_to(group)), "")
-        entries.append(_run(sources, path, above))
+        entries.append(about_run(sources, path, above))
     entries += [{"name": library.name(path), "kind": "survey", "in": "", "problems": []} for path in library.surveys()]
     shown = [entry for entry in reversed(entries) if _is_text(entry["name"])]
     left_out = len(entries) - len(shown)
@@ -39,14 +38,14 @@ def _group(sources: Sources, path: Path, kind: str) -> dict[str, Any]:
     return {"name": sources.library.name(path), "kind": kind, "in": "", "problems": []}
 
 
-def _run(sources: Sources, path: Path, above: str) -> dict[str, Any]:
+def about_run(sources: Sources, path: Path, above: str) -> dict[str, Any]:
+    """A run with its standing; `above`: what it is in."""
     name = sources.library.name(path)
     entry = {"name": name, "kind": "run", "in": above}
     try:
         return {**entry, "standing": sources.standings.of(sources.library.run(name))}
     except UNREADABLE as error:
-        problem = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        return {**entry, "standing": {"status": "damaged", "step": 0, "problems": [problem]}}
+        return {**entry, "standing": {"status": "damaged", "step": 0, "problems": [said(error)]}}
 
 
 def _is_text(name: str) -> bool:

@@ -52,7 +52,7 @@ def overview(sources: Sources, query: Query) -> dict[str, Any]:
 
 
 def curves(sources: Sources, query: Query) -> dict[str, Any]:
-    """The points of every metric after a cursor: all of a short run, thinned for a long one."""
+    """The points of every metric after a cursor: all of a short log, thinned of a long one."""
     run = sources.library.run(query.text("run"))
     tail = read_tail(run.path / LOGS[query.one_of("log", tuple(LOGS))], query.text("after", ""))
     names = dict.fromkeys(name for row in tail.rows for name in row if name != "step")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from whet.ui.answers import listing, meanings, one_rollout, one_run, rollouts
+from whet.ui.answers import experiments, listing, meanings, one_rollout, one_run, rollouts
 from whet.ui.answers.query import Query
 from whet.ui.answers.sources import Sources
 
@@ -21,4 +21,6 @@ QUESTIONS: dict[str, Answer] = {
     "history": rollouts.history,
     "excerpts": one_rollout.excerpts,
     "rollout": one_rollout.whole,
+    "experiment": experiments.experiment,
+    "survey": experiments.survey,
 }

@@ -41,8 +41,8 @@ class Columns:
             values[name] = self.names[name].setdefault(text, len(self.names[name]))
         for name, value in values.items():
             self.lists[name].append(value)
-        for name in one.parts.keys() - self.parts.keys():
-            self.parts[name] = [None] * self.count
+        for name in one.parts:
+            self.parts.setdefault(name, [None] * self.count)
         for name, given in self.parts.items():
             given.append(one.parts.get(name))
         self.count += 1

@@ -76,7 +76,7 @@ class Standings:
             about |= {"result": _result(progress, results), "headline": headline(progress.evaluated, results)}
         except UNREADABLE as error:
             now = Standing(status="failed", step=progress.step)
-            problems.append(_said(error))
+            problems.append(said(error))
             about["status"] = "damaged"
         problems += progress.problems
         return {
@@ -108,7 +108,7 @@ def config_of(run: RunDirectory) -> dict[str, Any]:
     try:
         config = yaml.safe_load(run.config_yaml())
     except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"its {layout.CONFIG} is not valid YAML: {_said(error)}") from error
+        raise UserError(f"its {layout.CONFIG} is not valid YAML: {said(error)}") from error
     if not isinstance(config, dict):
         raise UserError(f"its {layout.CONFIG} is no mapping of keys to values")
     return config
@@ -118,7 +118,7 @@ def _results(run: RunDirectory, problems: list[str]) -> dict[str, Any] | None:
     try:
         return run.results()
     except RunFailed as error:
-        problems.append(_said(error))
+        problems.append(said(error))
         return None
 
 
@@ -128,7 +128,7 @@ def _result(progress: Progress, results: Mapping[str, Any] | None) -> str:
     return main_result(progress.evaluated, results)
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """What an error says, in one line; of an unexpected one also its kind."""
     text = " ".join(str(error).split())[:500]
     return text if isinstance(error, UserError | RunFailed) else f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-// Answers to questions: from the server, or, in an exported page, from its own files.
+// Answers to questions: from the server, or, in an exported page, from its own files (bundle.js).
 "use strict";
 
 const EXPORT = { contents: null, arrived: new Map(), waiting: new Map() };
@@ -10,8 +10,8 @@ function questionKey(question, parameters) {
 }
 
 async function ask(question, parameters = {}) {
+  if (EXPORT.contents) return askExport(question, parameters);
   const key = questionKey(question, parameters);
-  if (EXPORT.contents) return fromFile(key);
   let response;
   try {
     response = await fetch(`api/${key}`);
@@ -41,29 +41,4 @@ function repeat(seconds, again) {
   };
   timer = setTimeout(tick, 1000 * seconds);
   return () => { stopped = true; clearTimeout(timer); };
-}
-
-// A file of an export is a script that hands its answer over: pages from file:// may not fetch.
-function fromFile(key) {
-  if (EXPORT.arrived.has(key)) return Promise.resolve(EXPORT.arrived.get(key));
-  const file = EXPORT.contents.files[key];
-  if (!file) return Promise.reject(new Error("this was left out of the export"));
-  if (!EXPORT.waiting.has(key)) {
-    EXPORT.waiting.set(key, new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = file;
-      script.onload = () => resolve(EXPORT.arrived.get(key));
-      script.onerror = () => reject(new Error(`${file} is missing from the export`));
-      document.head.append(script);
-    }));
-  }
-  return EXPORT.waiting.get(key);
-}
-
-function exported(contents) {
-  EXPORT.contents = contents;
-}
-
-function answered(key, answer) {
-  EXPORT.arrived.set(key, answer);
 }

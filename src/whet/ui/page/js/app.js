@@ -3,6 +3,7 @@
 
 const VIEWS = {
   runs: runsPage, run: runPage, recipe: recipePage, report: reportPage, held_out: heldOutPage, compare: comparePage,
+  pipeline: experimentPage, comparison: experimentPage, survey: surveyPage,
   rollouts: rolloutsPage, rollout: rolloutPage, prompt: promptPage,
 };
 const KEYS = [

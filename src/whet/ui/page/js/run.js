@@ -136,9 +136,18 @@ async function reportPage(query, page) {
 
 // The files that whet report wrote, in frames where nothing runs.
 function embedded(about, run) {
-  const from = (file) => (isExport() ? EXPORT.contents.reports?.[`${run}/${file}`] : `file?${new URLSearchParams({ in: run, file })}`);
-  const frame = (file) => h("iframe", { class: "report", title: `${file} of ${run}`, sandbox: "", src: from(file) });
   return h("div", {},
-    about.files.analysis ? h("figure", { class: "picture" }, h("img", { src: from(about.files.analysis), alt: "The reward model: calibration and margins on held-out rows" })) : null,
-    about.files.report ? [h("p", { class: "lead" }, "As whet report wrote it, in a frame without scripts. ", link(from(about.files.report), "Open it alone")), frame(about.files.report)] : null);
+    about.files.analysis ? h("figure", { class: "picture" }, h("img", { src: fileAddress(run, about.files.analysis), alt: "The reward model: calibration and margins on held-out rows" })) : null,
+    about.files.report ? reportFrame(run, about.files.report) : null);
+}
+
+function fileAddress(directory, file) {
+  return isExport() ? EXPORT.contents.copied[`${directory}/${file}`] : `file?${new URLSearchParams({ in: directory, file })}`;
+}
+
+function reportFrame(directory, file) {
+  const from = fileAddress(directory, file);
+  if (!from) return problemList(["the report was left out of the export"]);
+  return h("div", {}, h("p", { class: "lead" }, "As whet wrote it, in a frame without scripts. ", isExport() ? null : link(from, "Open it alone")),
+    h("iframe", { class: "report", title: `${file} of ${directory}`, sandbox: "", src: from }));
 }

@@ -50,7 +50,7 @@ async function runsPage(query, page) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = answer.entries.filter((entry) => words.every((word) => describe(entry).includes(word)));
     lead.replaceChildren(...pieces(`${plural(answer.entries.filter((entry) => entry.kind === "run").length, "run")} in `), h("code", {}, answer.folder));
-    list.replaceChildren(problemList(answer.problems) ?? "", entriesTable(answer.entries, shown, chosen, drawCompare));
+    list.replaceChildren(problemList(answer.problems) ?? "", leftOut() ?? "", entriesTable(answer.entries, shown, chosen, drawCompare));
     drawCompare();
   };
   const drawCompare = () => {
@@ -70,6 +70,12 @@ async function runsPage(query, page) {
   });
 }
 
+// What an export lacks.
+function leftOut() {
+  const found = isExport() ? EXPORT.contents.left_out : [];
+  return found.length ? h("details", { class: "card block" }, h("summary", {}, `${plural(found.length, "thing")} left out of this export`), h("ul", {}, found.map((one) => h("li", {}, one)))) : null;
+}
+
 function describe(entry) {
   const standing = entry.standing ?? {};
   return `${entry.name} ${entry.kind} ${standing.status ?? ""} ${STATUS[standing.status]?.[1] ?? ""} ${standing.recipe ?? ""} ` +
@@ -82,18 +88,30 @@ function entriesTable(entries, shown, chosen, changed) {
   }
   if (!shown.length) return h("p", { class: "lead" }, "Nothing has all these words.");
   const rows = [];
-  for (const entry of shown.filter((one) => !one.in || !shown.some((other) => other.name === one.in))) {
-    rows.push(entryRow(entry, chosen, changed));
-    for (const inner of shown.filter((one) => one.in && one.in === entry.name)) rows.push(entryRow(inner, chosen, changed, entry.name));
+  const begun = (entry) => entry.standing?.started ?? entries.filter((one) => one.in === entry.name).map(begun).sort().at(-1) ?? "";
+  const outer = shown.filter((one) => !one.in || !shown.some((other) => other.name === one.in));
+  for (const entry of outer.sort((one, other) => (begun(one) < begun(other) ? 1 : -1))) {
+    rows.push(entryRow(entries, entry, chosen, changed));
+    for (const inner of shown.filter((one) => one.in && one.in === entry.name)) rows.push(entryRow(entries, inner, chosen, changed, entry.name));
   }
   return table(["", "Run", "Status", "Steps", "Result", "Started"], rows, { label: "Runs", numeric: [3] });
 }
 
-function entryRow(entry, chosen, changed, above = "") {
+// Status, steps, result and start of runs that belong together.
+function togetherCells(inner) {
+  if (!inner.length) return ["", "", "", ""];
+  const of = (status) => inner.filter((one) => one.standing.status === status).length;
+  const worst = ["being written", "failed", "damaged", "stopped", "finished"].find(of);
+  const starts = inner.map((one) => one.standing.started ?? "").filter(Boolean).sort();
+  return [statusBadge({ status: worst }), "", h("span", { class: "quiet" }, of("finished") === inner.length ? plural(inner.length, "run") : `${of("finished")} of ${plural(inner.length, "run")} finished`),
+    h("span", { class: "quiet" }, starts[0]?.slice(0, 16) ?? "")];
+}
+
+function entryRow(entries, entry, chosen, changed, above = "") {
   const shortName = above ? entry.name.slice(above.length + 1) : entry.name;
   if (entry.kind !== "run") {
     const title = h("span", { class: "name" }, link(address(entry.kind, { in: entry.name }), shortName), " ", badge("kind", entry.kind));
-    return ["", title, "", "", "", ""];
+    return ["", title, ...togetherCells(entries.filter((one) => one.in === entry.name))];
   }
   const standing = entry.standing;
   const tick = h("input", { type: "checkbox", "aria-label": `compare ${entry.name}` });

@@ -2,15 +2,17 @@
 
     python -m studies.doctor.fit histories.jsonl.gz --write
 
-A plain search: each threshold in turn is multiplied by each of `FACTORS`, the value with the best score is kept, until
-a round changes nothing. A threshold moves only if the score rises, so those that no run tests stay as they are. The
-score is the mean over faults of what is detected, ranked first and among the first two, and of how early, less the
-share of healthy runs with a warning many times over. `--write` puts the values into whet/doctor/thresholds.py.
+A plain search: of all thresholds, multiplied by each of `FACTORS`, the move with the best score is made, again and
+again, as long as the score rises by `GAIN`: less is the luck of single runs. No threshold leaves `LIMITS`, beyond which
+it would contradict what its rule says. The score is the mean over faults of what is detected, ranked first and among
+the first two, and of how early, less the share of healthy runs with a warning many times over. `--write` puts the
+values into whet/doctor/thresholds.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +32,32 @@ from whet.doctor.rules.all_rules import RULES
 from whet.doctor.watch import stride
 
 FACTORS = (0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 4.0)
-SHARES = frozenset({"ZERO_VARIANCE", "ONE_SIDED", "TRUNCATED"})  # never above 1
-ROUNDS = 3
+GAIN = 0.01
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "CLIPPED": (0.1, 0.9),  # a tenth of the tokens are clipped in healthy runs of PPO
+    "DRIFT": (1.2, 10.0),
+    "DUPLICATE_PROMPTS": (0.2, 0.95),
+    "DUPLICATE_ROLLOUTS": (0.4, 0.95),
+    "EFFECTIVE": (0.05, 0.8),
+    "GAP": (0.1, 0.6),
+    "IDLE": (0.1, 0.9),
+    "LENGTH_BIAS": (0.3, 0.9),
+    "LENGTH_CORRELATION": (0.3, 0.9),
+    "LONGER": (1.2, 10.0),
+    "MISCALIBRATED": (0.05, 0.4),
+    "MISMATCH_GROWTH": (2.0, 100.0),
+    "ONE_PART": (0.7, 0.99),
+    "ONE_SIDED": (0.6, 1.0),
+    "OVERFIT": (1.02, 2.0),
+    "REPEATED": (0.05, 0.8),
+    "REWARD_RISE": (0.02, 0.3),
+    "RISE": (1.15, 4.0),
+    "SATURATED": (0.8, 0.995),
+    "SKIPPED": (0.1, 0.9),
+    "TRUNCATED": (0.02, 0.8),
+    "ZERO_GRADIENT": (0.05, 0.9),
+    "ZERO_VARIANCE": (0.1, 0.95),
+}
 LOOKS = 12  # of a run, while thresholds are searched: the verdicts of a page are of all looks
 FALSE_ALARM = 20.0  # times the share of healthy runs with a warning, in the score
 ROOMS: tuple[ModuleType, ...] = (completions, evaluation, exploration, preferences, rewards, sampler, updates)
@@ -165,25 +191,30 @@ def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
+def allowed(name: str, value: Value) -> bool:
+    low, high = LIMITS.get(name, (-math.inf, math.inf))
+    return all(low <= one <= high for one in (value if isinstance(value, tuple) else (value,)))
+
+
 def search(runs: Sequence[Trained], say: Any = sys.stdout.write) -> dict[str, Value]:
     """The thresholds that moved, with their new values."""
     finder = Search(runs)
     before = values()
     best = finder.score()
     say(f"{len(runs)} runs, score {best:.4f}\n")
-    for number in range(ROUNDS):
-        moved = False
-        for name in sorted(finder.readers):
-            now = getattr(thresholds, name)
-            options = [scaled(now, factor) for factor in FACTORS]
-            scores = {place: finder.score(name, option) for place, option in enumerate(options)}
-            place = max(scores, key=lambda one: (scores[one], -abs(FACTORS[one] - 1)))
-            if scores[place] > best + 1e-9:
-                best, moved = scores[place], True
-                finder.keep(name, options[place])
-                say(f"round {number + 1}: {name} {now} → {options[place]}, score {best:.4f}\n")
-        if not moved:
+    while True:
+        moves = [
+            (finder.score(name, option), -abs(math.log(factor)), name, option)
+            for name in sorted(finder.readers)
+            for factor in FACTORS
+            if allowed(name, option := scaled(getattr(thresholds, name), factor))
+        ]
+        score, _, name, value = max(moves, key=lambda move: move[:2])
+        if score < best + GAIN:
             break
+        say(f"{name} {getattr(thresholds, name)} → {value}, score {score:.4f}\n")
+        finder.keep(name, value)
+        best = score
     return {name: value for name, value in values().items() if value != before[name]}
 
 

@@ -156,6 +156,35 @@ def test_a_constant_reward_is_the_fault_of_the_prompts_where_no_answer_is_right(
     assert updates.zero_gradient(seen).causes[0] == ("prompts-too-hard" if accuracy == 0 else "constant-reward")
 
 
+@pytest.mark.parametrize(("share", "level"), [(0.8, "note"), (0.95, "warning")])
+def test_zero_variance_at_the_beginning_of_a_run_is_an_alarm_only_of_nearly_all_groups(share, level):
+    rows = constant("groups/zero_variance", share, steps=12)
+    assert exploration.zero_variance(history(rows, steps=40)).level == level
+    assert exploration.zero_variance(history(rows, steps=12)).level == "warning"
+
+
+def test_groups_without_variance_of_a_sure_policy_point_at_the_temperature():
+    rows = [*constant("groups/zero_variance", 0.8), *constant("entropy", 0.05)]
+    assert exploration.zero_variance(history(rows)).causes[0] == "temperature-too-low"
+    assert exploration.zero_variance(history(rows[:40])).causes[0] == "prompts-too-hard"
+
+
+@pytest.mark.parametrize(("last", "level"), [(0.9, "note"), (0.2, "warning")])
+def test_truncation_of_a_run_whose_reward_rises_is_a_note(last, level):
+    rows = [*constant("truncated", 0.5), *ramp("reward/mean", 0.2, last)]
+    assert completions.truncation(history(rows)).level == level
+
+
+def test_partial_rewards_that_rise_before_any_answer_is_right_are_no_reward_hacking():
+    def found(functions, accuracy):
+        rows = [*ramp("reward/mean", 0.1, 0.4), *evals(accuracy, accuracy, half=0.02, every=40)]
+        return rewards.reward_hacking(history(rows, config={"reward": {"functions": functions}}))
+
+    assert found([], 0.0) is None
+    assert found(["mine.py:f"], 0.0).level == "warning"
+    assert found([], 0.3).level == "warning"
+
+
 def test_zero_variance_of_a_solved_task_is_no_alarm():
     rows = constant("groups/zero_variance", 0.9)
     assert exploration.zero_variance(history(rows, evals(0.85, 0.89))).level == "warning"
@@ -358,7 +387,8 @@ def test_a_dip_in_the_first_half_of_a_run_is_no_fall_unless_most_is_lost():
 
     assert rule(0.8, 0.5, 0.5, steps=100) == "held-out"
     assert rule(0.8, 0.5, 0.5, steps=40) == "held-out-fell"
-    assert rule(0.8, 0.5, 0.39, steps=100) == "held-out-fell"
+    assert rule(0.8, 0.39, 0.39, steps=100) == "held-out-fell"
+    assert rule(0.8, 0.29, 0.39, steps=100) == "held-out"  # it comes back
 
 
 @pytest.mark.parametrize(("trained", "level"), [(0.9, "warning"), (1.1, "note")])

@@ -132,7 +132,7 @@ class History:
         """Whether a result is worse than before training, intervals apart; None without two evaluations.
 
         One bad evaluation is not enough while the run goes on: the last two must be worse. In its first half a policy
-        that leaves what it imitated may dip and recover, so there the result must have lost most of what it was.
+        that leaves what it imitated may dip and recover: there most of the result must be lost, and not come back.
         """
         rows = self.evaluations(measure)
         if len(rows) < 2:
@@ -141,8 +141,10 @@ class History:
         newest = rows[1:][-wanted:]
         if len(newest) < wanted or not all(_is_worse(measure, row, rows[0]) for row in newest):
             return False
-        is_early = self.done < self.steps / 2 and measure.is_higher_better
-        return not is_early or newest[-1][measure.metric] <= at.DIPPED * rows[0][measure.metric]
+        if self.done >= self.steps / 2 or not measure.is_higher_better:
+            return True
+        before, last = (row[measure.metric] for row in newest)
+        return last <= min(before, at.DIPPED * rows[0][measure.metric])
 
     @property
     def is_over(self) -> bool:

@@ -3,6 +3,7 @@
 # Shares and sizes are (note, warning) unless said otherwise.
 DIPPED = 0.5  # of the held-out result before training: a smaller one is a fall also in the first half of a run
 ZERO_VARIANCE = (0.25, 0.6)  # of groups
+NO_VARIANCE = 0.9  # of groups: a warning also in the first third of a run
 ONE_SIDED = 0.8  # of the groups without variance that are all right, or all wrong
 ZERO_GRADIENT = (0.2, 0.5)  # of steps
 TRUNCATED = (0.05, 0.3)  # of completions
@@ -12,7 +13,7 @@ FAILED_REWARDS = 0.05  # of rollouts: critical
 CLIPPED = (0.2, 0.4)  # of tokens
 KL = (0.5, 2.0)  # nats a token to the reference
 KL_AT_START = 0.02  # nats a token at the first step, where policy and reference should agree
-POLICY_KL = (0.05, 0.3)  # nats a token between the policy before and after the updates of a step
+POLICY_KL = (0.013, 0.075)  # nats a token between the policy before and after the updates of a step
 WEIGHTS_CHANGE = (0.15, 0.4)  # of the norm of the weights, in a step
 SLOW_RATE = 0.05  # times the usual learning rate
 LOST = (0.1, 0.4)  # nats a token that chosen completions have lost while rejected ones lost some too
@@ -34,7 +35,7 @@ OVERFIT = 1.05  # times the best held-out loss
 LEARNED = 0.02  # relative fall of a loss that counts as learning
 REPEATED = (0.15, 0.4)  # of 4-grams
 DUPLICATE_PROMPTS = 0.5  # of the prompts of a step
-DUPLICATE_ROLLOUTS = 0.6  # of rollouts at the start
+DUPLICATE_ROLLOUTS = 0.77  # of rollouts at the start
 CONTRADICTIONS = 0.02  # of equal completions with another reward
 SATURATED = 0.98  # of the way from the lowest to the highest reward of the run
 CONTROL_TOKEN = 0.5  # of the rollouts of a step

@@ -30,7 +30,8 @@ def truncation(history: History) -> Finding | None:
     always = min(start(share), current) > at.ALL_TRUNCATED
     is_falling = moved(newer_half(share)) < -SURE
     is_early = len(share) < (2 if always else 4) * FEW  # a new model learns to end
-    if history.has_gained or history.is_solved or is_falling or is_early:
+    is_learning = not (always or history.has_lost) and moved(history.series("reward/mean")) >= SURE
+    if history.has_gained or history.is_solved or is_falling or is_early or is_learning:
         level = "note"
     elif always:
         level = "critical"

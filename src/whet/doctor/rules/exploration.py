@@ -92,10 +92,14 @@ def zero_variance(history: History) -> Finding | None:
     if history.is_solved:
         sentence += ": the task is nearly solved and little is left to learn from"
         return Finding(rule="zero-variance", level="note", sentence=sentence)
-    level = level_of(current, at.ZERO_VARIANCE) if len(share) >= 2 * FEW else "note"
+    is_early = len(share) < 2 * FEW or (history.done < history.steps / 3 and current < at.NO_VARIANCE)
+    level = "note" if is_early else level_of(current, at.ZERO_VARIANCE)
     right, wrong = history.series("groups/all_right"), history.series("groups/all_wrong")
     verdict = "prompts are too easy or too hard"
     causes: tuple[str, ...] = ("prompts-too-hard", "prompts-too-easy")
+    entropy = history.series("entropy")
+    if len(entropy) and now(entropy) < at.SURE:
+        causes = ("temperature-too-low", *causes)
     if len(right) and now(right) > at.ONE_SIDED * current:
         verdict, causes = (
             "nearly all of them right in every rollout, as with prompts that are too easy",

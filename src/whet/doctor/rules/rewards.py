@@ -13,6 +13,8 @@ from whet.evaluate.measures import Measure
 from whet.number_format import number, percent
 from whet.runs.series import Series
 
+LATE = 0.6  # of the steps
+
 
 def silent_reward(history: History) -> Finding | None:
     """A constant reward gives no learning signal."""
@@ -108,7 +110,9 @@ def reward_hacking(history: History) -> Finding | None:
         if history.has_lost:
             return _hacked(history, f"{rose} while {measure.label} fell from {before} to {after}", "critical")
         is_right_more_often = len(right) >= 4 * FEW and moved(right) >= SURE
-        if _is_flat(ends, measure) and not (is_right_more_often or history.is_solved) and _is_late(history):
+        is_beginning = history.is_never_right and not history.settings.get("reward.functions")  # partial rewards
+        is_excused = is_right_more_often or history.is_solved or is_beginning
+        if _is_flat(ends, measure) and _is_late(history) and not is_excused:
             return _hacked(history, f"{rose} while {measure.label} went from {before} to {after}", "warning")
         return None
     if len(right) >= 4 * FEW and moved(right) < -SURE:
@@ -161,7 +165,8 @@ def _is_flat(ends: tuple[Row, Row], measure: Measure) -> bool:
 
 
 def _is_late(history: History) -> bool:
-    return not history.steps or history.done >= history.steps / 3
+    """Whether results should have followed the reward by now: partial rewards are often learned first."""
+    return history.done >= LATE * history.steps
 
 
 def contradictions(history: History) -> Finding | None:

@@ -21,7 +21,7 @@ DOCTORS_STAMP := $(DOCTORS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-doctor bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -78,6 +78,9 @@ bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of 
 	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/results/whet.json
 	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/results/rivals.json
 
+bench-control: $(STAMP)  ## loop control beside Stable-Baselines3: PEER=python with it, BENCH='--environments Acrobot-v1 --seeds 0-4'
+	$(BIN)/python -m studies.control.run --peer "$(PEER)" --to studies/control/results.jsonl $(BENCH)
+
 # Results of files that were not run stay as they are; afterwards `make docs` writes docs/testing.md.
 test-mutants: $(STAMP)  ## bugs planted one at a time; MUTANTS='--only algorithms/policy_loss.py' for a part
 	$(BIN)/python -m tests.mutants --out tests/mutants/results.json $(MUTANTS)
@@ -93,7 +96,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
@@ -102,6 +105,7 @@ docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config cl
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
+	$(BIN)/python -m studies.control.page docs/control.template.md docs/control.md
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png
 

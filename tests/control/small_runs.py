@@ -21,9 +21,9 @@ PROBES = str(Path(__file__).with_name("probes.py"))
 PPO: dict[str, Any] = {"preset": "ppo", "gae": {"gamma": 0.5, "lam": 0.95}}
 
 
-def control_config(environment: str, **keys: Any) -> ControlConfig:
+def control_config(where: str, /, **keys: Any) -> ControlConfig:
     """A config with PPO on a probe or a registered environment, unless the keys say otherwise."""
-    name = environment if "-" in environment else f"{PROBES}:{environment}"
+    name = where if "-" in where else f"{PROBES}:{where}"
     usual: dict[str, Any] = {
         "environment": name,
         "steps": 40,

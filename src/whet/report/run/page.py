@@ -24,6 +24,7 @@ from whet.report.formatting import render
 from whet.report.run.charts import chart
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
+from whet.runs.layout import video_path
 from whet.runs.logs import reason, write_atomic
 from whet.runs.rollout_files import RolloutFiles
 
@@ -53,6 +54,7 @@ def write_report(run_path: Path) -> Path:
         # Content security policy: no network, and no script but ours, whatever a completion contains.
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         script=script,
+        video=_video(run),
         headline=_headline(metrics, results),
         diagnosis=examine_run(run),
         causes_shown=SHOWN,
@@ -73,6 +75,12 @@ def write_report(run_path: Path) -> Path:
     except OSError as error:
         raise RunFailed(f"cannot write the report of {run_path}: {reason(error)}") from error
     return run.report_path
+
+
+def _video(run: RunDirectory) -> str:
+    """The animation of a policy of actions in base64; empty if there is none."""
+    path = video_path(run.path)
+    return base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
 
 
 def outcome_lines(run: RunDirectory) -> list[str]:

@@ -121,6 +121,7 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         _single(metrics, "KL to the reference", nats, "kl", "KL"),
         _single(metrics, "Entropy", nats, "entropy", "entropy", floor=0),
         Panel(title="Length", unit="tokens per completion", lines=length, floor=0),
+        Panel(title="Episode length", unit="steps", lines=_episode_length(metrics), floor=0),
         Panel(title="Shares", unit="%", lines=_smoothed(metrics, SHARES, scale=100), floor=0),
         _single(metrics, "Gradient norm", "before clipping", "grad_norm", "norm", floor=0),
         Panel(title="Learning rate", unit="", lines=_plain(metrics, (("lr", "learning rate"),)), floor=0),
@@ -131,6 +132,12 @@ def panels(metrics: Rows, timings: Rows) -> list[Panel]:
         _single(timings, "Speed", "tokens per second", "tokens_per_second", "speed", floor=0),
     ]
     return [panel for panel in candidates if panel.lines]
+
+
+def _episode_length(metrics: Rows) -> tuple[Line, ...]:
+    return _smoothed(metrics, (("episode_length", "training"),)) + _plain(
+        metrics, (("eval/episode_length", "held-out"),), colour=1
+    )
 
 
 def _single(rows: Rows, title: str, unit: str, name: str, label: str, floor: float | None = None) -> Panel:

@@ -30,6 +30,16 @@ class Batch:
     weights: Tensor  # of each step in the policy loss: they add up to it
     values: Tensor | None  # before the updates
     targets: Tensor | None
+    entropy: float  # mean of the distributions that the actions were drawn from
+
+    def row(self, logprobs: Tensor) -> dict[str, Tensor | None]:
+        """The terms of surrogates, as one row of actions."""
+        return {
+            "logprobs": logprobs[None],
+            "logprobs_old": self.logprobs_old[None],
+            "advantages": self.advantages[None],
+            "mask": torch.ones_like(self.advantages, dtype=torch.bool)[None],
+        }
 
     @property
     def count(self) -> int:
@@ -104,8 +114,10 @@ def annotate(
         weights=fragments.flat(weights / count).to(device),
         values=values,
         targets=targets,
+        entropy=float(distribution.entropies(rollout.parameters).mean()),
     )
     metrics = {
+        "entropy": batch.entropy,
         "advantage/max": float(batch.advantages.abs().max()),
         "advantage/positive": float((batch.advantages > 0).float().mean()),
     }

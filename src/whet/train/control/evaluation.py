@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -74,6 +75,7 @@ def film(config: ControlConfig, policy: Policy) -> bytes | None:
     def make() -> Any:
         return make_environment(named.name, named.options, max_steps=named.max_steps, render=True)
 
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without a screen
     environments = Environments(make, 1, history=config.policy.history, watch=watch)
     try:
         play(policy, environments, [episode_seed(EVALUATION, config.seed, 0)])

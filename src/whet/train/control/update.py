@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from whet.algorithms.advantages import value_loss
-from whet.algorithms.cells import bind, options, plain
+from whet.algorithms.cells import bind, options, plain, terms
 from whet.algorithms.policy_loss import clip, entropy_bonus
 from whet.algorithms.table import Algorithm, token_loss
 from whet.config.control import ControlConfig
@@ -22,21 +22,30 @@ from whet.train.optimizers.optimizer import NotFinite
 SHUFFLE = 2  # of the streams of random numbers
 
 
+@dataclass(slots=True)
 class Tally:
-    """What the updates of a rollout measured, as tensors until the end."""
+    """What the updates of a rollout measured, as tensors until the end: one sum over all is cheaper than many."""
 
-    def __init__(self) -> None:
-        self.measured: dict[str, list[Tensor]] = {}
-
-    def add(self, **values: Tensor) -> None:
-        """One minibatch; __ in a keyword means / in a metric."""
-        for key, value in values.items():
-            self.measured.setdefault(key.replace("__", "/"), []).append(value.detach())
+    losses: list[Tensor] = field(default_factory=list)
+    missed: list[Tensor] = field(default_factory=list)  # losses of the critic
+    norms: list[Tensor] = field(default_factory=list)
+    log_ratios: list[Tensor] = field(default_factory=list)
+    slopes: list[Tensor] = field(default_factory=list)  # ∂loss/∂log π of every action
+    advantages: list[Tensor] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
-        """Means over minibatches; of the gradient's norm the largest."""
-        joined = {key: torch.stack(some) for key, some in self.measured.items()}
-        return {key: float(some.max() if key == "grad_norm" else some.mean()) for key, some in joined.items()}
+        """Means over actions and minibatches; of the gradient's norm the largest."""
+        found = {"updates": float(len(self.losses)), "approx_kl": float(divergence(torch.cat(self.log_ratios)))}
+        if not self.losses:
+            return found
+        # An action is clipped if its advantage has no gradient in its log-prob, whichever the surrogate is.
+        is_clipped = (torch.cat(self.slopes) == 0) & (torch.cat(self.advantages) != 0)
+        found |= {
+            "loss": float(torch.stack(self.losses).mean()),
+            "grad_norm": float(torch.stack(self.norms).max()),
+            "clip_fraction": float(is_clipped.float().mean()),
+        }
+        return found | ({"critic/loss": float(torch.stack(self.missed).mean())} if self.missed else {})
 
 
 def update(
@@ -49,8 +58,9 @@ def update(
     step: int,
 ) -> dict[str, float]:
     """Epochs × minibatches, fewer if `update.target_kl` is exceeded; returns metrics."""
-    tally, updates = Tally(), 0
-    algorithm, bonus = annealed_clip(config, algorithm, step), entropy_coefficient(config, policy, batch)
+    tally, settings = Tally(), config.update
+    algorithm, bonus = annealed_clip(config, algorithm, step), entropy_coefficient(config, batch)
+    asked = terms(algorithm.surrogate)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for part in minibatches(config, batch, step):
         optimizer.zero_grad(set_to_none=True)
@@ -58,51 +68,36 @@ def update(
         logprobs = policy.distribution.logprobs(parameters, part.actions)
         logprobs.retain_grad()
         log_ratios = logprobs.detach() - part.logprobs_old
-        kl = (torch.expm1(log_ratios) - log_ratios).mean()
-        tally.add(approx_kl=kl)
-        if config.update.target_kl is not None and float(kl) > config.update.target_kl:
+        tally.log_ratios.append(log_ratios)
+        if settings.target_kl is not None and float(divergence(log_ratios)) > settings.target_kl:
             break
-        loss = _loss(algorithm, policy, part, parameters, logprobs, bonus, tally)
+        supply = part.row(logprobs)  # one row of actions, as the table's cells read them
+        surrogate = algorithm.surrogate(*(supply[name] for name in asked))
+        loss = token_loss(algorithm, supply, surrogate=surrogate)[0] @ part.weights
+        if bonus:
+            loss = loss - bonus * policy.distribution.entropies(parameters).mean()
         if values is not None:
             assert part.values is not None
             assert part.targets is not None
             missed = value_loss(values, part.values, part.targets, clip=config.critic.clip).mean()
-            tally.add(critic__loss=missed)
+            tally.missed.append(missed.detach())
             loss = loss + config.critic.coefficient * missed
         loss.backward()  # type: ignore[no-untyped-call]
-        # A step is clipped if its advantage has no gradient in its log-prob, whichever the surrogate is.
         assert logprobs.grad is not None
-        is_clipped = (logprobs.grad == 0) & (part.advantages != 0)
-        norm = torch.nn.utils.clip_grad_norm_(weights, config.update.max_grad_norm)
-        tally.add(loss=loss, grad_norm=norm, clip_fraction=is_clipped.float().mean())
+        tally.norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
+        tally.losses.append(loss.detach())
+        tally.slopes.append(logprobs.grad)
+        tally.advantages.append(part.advantages)
         optimizer.step()
-        updates += 1
     metrics = tally.metrics()
     if not all(map(math.isfinite, metrics.values())):
         raise NotFinite(f"the loss is {metrics['loss']} and the norm of its gradient {metrics['grad_norm']}")
-    return {"updates": float(updates), **metrics}
+    return metrics
 
 
-def _loss(
-    algorithm: Algorithm,
-    policy: Policy,
-    part: Batch,
-    parameters: Tensor,
-    logprobs: Tensor,
-    bonus: float,
-    tally: Tally,
-) -> Tensor:
-    """The policy's loss of a minibatch: one row of actions, as the table's cells read them."""
-    supply = {
-        "logprobs": logprobs[None],
-        "logprobs_old": part.logprobs_old[None],
-        "advantages": part.advantages[None],
-        "mask": torch.ones_like(part.advantages, dtype=torch.bool)[None],
-    }
-    loss = (token_loss(algorithm, supply)[0] * part.weights).sum()
-    entropy = policy.distribution.entropies(parameters).mean()
-    tally.add(entropy=entropy)
-    return loss - bonus * entropy if bonus else loss
+def divergence(log_ratios: Tensor) -> Tensor:
+    """The mean of ρ − 1 − log ρ, an estimate of KL(policy at the start of the step ‖ policy now)."""
+    return (torch.expm1(log_ratios) - log_ratios).mean()
 
 
 def minibatches(config: ControlConfig, batch: Batch, step: int) -> Iterator[Batch]:
@@ -124,7 +119,8 @@ def minibatches(config: ControlConfig, batch: Batch, step: int) -> Iterator[Batc
 
 def _taken(batch: Batch, places: Tensor | slice) -> Batch:
     values, targets = (None if one is None else one[places] for one in (batch.values, batch.targets))
-    return Batch(
+    return replace(
+        batch,
         rows=batch.rows[places],
         actions=batch.actions[places],
         logprobs_old=batch.logprobs_old[places],
@@ -144,13 +140,9 @@ def annealed_clip(config: ControlConfig, algorithm: Algorithm, step: int) -> Alg
     return replace(algorithm, surrogate=bind(algorithm.surrogate, narrow))
 
 
-@torch.no_grad()
-def entropy_coefficient(config: ControlConfig, policy: Policy, batch: Batch) -> float:
-    """Of the bonus at this step; the entropy is measured only where a floor depends on it."""
+def entropy_coefficient(config: ControlConfig, batch: Batch) -> float:
+    """Of the bonus at this step, by the entropy at its start."""
     settings = config.algorithm.entropy
-    entropy = 0.0
-    if settings.floor:
-        entropy = float(policy.distribution.entropies(policy.action_parameters(batch.rows)).mean())
     return entropy_bonus(
-        settings.coefficient, entropy, floor=settings.floor, floor_coefficient=settings.floor_coefficient
+        settings.coefficient, batch.entropy, floor=settings.floor, floor_coefficient=settings.floor_coefficient
     )

@@ -1,0 +1,82 @@
+"""docs/control.md from its template and results.jsonl: `python -m studies.control.page TEMPLATE PAGE`."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pages.markdown import header, row_line
+from studies.control.run import results
+
+FILE = Path(__file__).with_name("results.jsonl")
+SIDES = {"whet": "whet", "sb3": "Stable-Baselines3"}
+DRAWS, LEVEL = 10_000, 0.95
+Row = Mapping[str, Any]
+MARK = "<!-- results -->"
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """The mean of the middle half; values at its edges count in part (Agarwal et al. 2021)."""
+    ordered, left = sorted(values), len(values) / 4
+    inside = [max(0.0, min(i + 1, len(values) - left) - max(i, left)) for i in range(len(values))]
+    return sum(value * share for value, share in zip(ordered, inside, strict=True)) / sum(inside)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Of the interquartile mean, by drawing seeds again."""
+    rng = random.Random(0)  # noqa: S311 - no secret
+    means = sorted(interquartile_mean(rng.choices(values, k=len(values))) for _ in range(DRAWS))
+    edge = round((1 - LEVEL) / 2 * DRAWS)
+    return means[edge], means[-edge - 1]
+
+
+def render(template: str, rows: Sequence[Row]) -> str:
+    return template.replace(MARK, "\n".join(_lines(rows)).rstrip())
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    named = ("environment", "", "seeds", "steps", "held-out return, interquartile mean", "lowest", "steps a second")
+    environments = list(dict.fromkeys(row["environment"] for row in rows))
+    yield from header(*named)
+    for environment in environments:
+        for side, name in SIDES.items():
+            some = _of(rows, environment, side)
+            if some:
+                yield row_line(environment, name, *_figures(some))
+    yield ""
+    for environment in environments:
+        ours, theirs = (_rate(_of(rows, environment, side)) for side in SIDES)
+        if ours and theirs:
+            yield f"On {environment} whet takes {ours / theirs:.2f} × as many steps a second."
+
+
+def _of(rows: Sequence[Row], environment: str, side: str) -> list[Row]:
+    return [row for row in rows if (row["environment"], row["side"]) == (environment, side)]
+
+
+def _rate(rows: Sequence[Row]) -> float:
+    return fmean(row["processor_rate"] for row in rows) if rows else 0.0
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[str]:
+    returns = [row["held_out"] for row in rows]
+    yield str(len(rows))
+    yield f"{rows[0]['steps']:,.0f}"
+    low, high = interval(returns)
+    spread = f" [{low:.1f} … {high:.1f}]" if len(rows) > 2 else ""
+    yield f"{interquartile_mean(returns):.1f}{spread}"
+    yield f"{min(returns):.1f}"
+    yield f"{_rate(rows):,.0f}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    template, page = map(Path, arguments)
+    page.write_text(render(template.read_text("utf-8"), results(FILE)), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""The study of control: recipes, figures by hand, a fresh page."""
+
+from pathlib import Path
+
+import pytest
+
+from studies.control import cases, page
+from whet.config.control import ControlConfig
+from whet.recipe import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("environment", cases.PPO)
+def test_a_case_is_a_valid_recipe(environment: str) -> None:
+    config = validate(cases.recipe(environment, 3), where=environment)
+    assert isinstance(config, ControlConfig)
+    assert (config.environment.name, config.seed) == (environment, 3)
+
+
+def test_the_interquartile_mean() -> None:
+    assert page.interquartile_mean([5.0]) == 5.0
+    assert page.interquartile_mean([100.0, 1.0, 2.0, -50.0]) == pytest.approx(1.5)
+    assert page.interquartile_mean([0.0, 1.0, 2.0, 3.0, 100.0]) == pytest.approx((0.75 * 1 + 2 + 0.75 * 3) / 2.5)
+    low, high = page.interval([1.0, 2.0, 3.0, 4.0])
+    assert 1.0 <= low < 2.5 < high <= 4.0
+
+
+def test_the_page_is_fresh() -> None:
+    template = (ROOT / "docs/control.template.md").read_text("utf-8")
+    assert page.render(template, page.results(page.FILE)) == (ROOT / "docs/control.md").read_text("utf-8"), "make docs"

@@ -119,18 +119,24 @@ def test_all_arrays_of_a_batch_are_cut_alike() -> None:
     names = ("logprobs_old", "logprobs_sampled", "logprobs_ref", "advantages", "correction", "values", "targets")
     arrays = {name: marks + 10 * index for index, name in enumerate(names)}
     rest = {"sampling": Sampling(max_tokens=3), "kl_coefficient": 0.5, "entropy_coefficient": 0.25}
-    batch = Batch(sequences=sequences, prompts=torch.tensor([4, 4, 7]), **arrays, **rest)
+    batch = Batch(sequences=sequences, prompts=torch.tensor([4, 4, 7]), rows=torch.arange(3), **arrays, **rest)
     piece = take_batch(batch, torch.tensor([2]))
     assert piece.sequences.tokens.tolist() == [[9, 10]]
     for index, name in enumerate(names):
         assert getattr(piece, name).tolist() == [[10 * index + 6, 10 * index + 7]], name
-    assert piece.prompts.tolist() == [7]
+    assert (piece.prompts.tolist(), piece.rows.tolist()) == ([7], [2])
     assert (piece.sampling, piece.kl_coefficient, piece.entropy_coefficient) == tuple(rest.values())
     optional = ("logprobs_old", "logprobs_sampled", "logprobs_ref", "values", "targets")
     bare = take_batch(replace(batch, **dict.fromkeys(optional)), torch.tensor([0, 2]))
     assert all(getattr(bare, name) is None for name in optional)
     assert bare.correction.tolist() == [[40, 41, 42], [46, 47, 48]]
-    assert {field.name for field in fields(Batch)} == {*names, *rest, "sequences", "prompts"}  # none was forgotten
+    assert {field.name for field in fields(Batch)} == {
+        *names,
+        *rest,
+        "sequences",
+        "prompts",
+        "rows",
+    }  # none was forgotten
 
 
 @pytest.mark.parametrize(

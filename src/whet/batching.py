@@ -104,7 +104,7 @@ def take_batch(batch: Batch, rows: Tensor) -> Batch:
     taken: dict[str, Any] = {
         name: None if (tensor := getattr(batch, name)) is None else tensor[rows, :width] for name in PER_TOKEN
     }
-    return replace(batch, sequences=sequences, prompts=batch.prompts[rows], **taken)
+    return replace(batch, sequences=sequences, prompts=batch.prompts[rows], rows=batch.rows[rows], **taken)
 
 
 def split_prompts(prompts: int, minibatches: int, *, seed: Sequence[int]) -> list[list[int]]:

@@ -254,6 +254,7 @@ class Batch:
 
     sequences: Sequences
     prompts: Tensor  # (B,) int64: prompt number, over all ranks
+    rows: Tensor  # (B,) int64: which rows these are of the whole batch of the step, on this rank
     sampling: Sampling  # of the rollouts
     logprobs_old: Tensor | None  # (B, T) float: under the policy at the start of the step; None before the first update
     logprobs_sampled: Tensor | None  # (B, T) float: the sampler's, if not yet compared with the trainer's

@@ -64,6 +64,7 @@ def test_a_row_says_what_was_chosen_and_what_it_was_worth() -> None:
         "trained": True,
         "advantage": 0.25,
         "advantages": [0.5, 0.25, 0.0],
+        "max_advantage": 0.5,
     }
     assert (second["advantage"], second["trained"]) == (-1.0, True)
     assert "advantages" not in second  # one number says it all

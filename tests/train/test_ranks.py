@@ -1,5 +1,6 @@
 """A step on several ranks, one perhaps without a rollout, is the step of one process: batch, log and gradient."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,14 @@ import torch
 from tests.contracts.additive import arrays
 from tests.contracts.fake_ranks import on_ranks
 from tests.train.scenes import ALONE, REWARDS, TOKENS, Table, config_of, learner_of, rollout_of
+from tests.train.test_token_record import KEPT, Letters
 from whet.distributed.world import World
-from whet.rollout import Group
+from whet.rollout import Group, spelled
+from whet.runs.logs import json_line
 from whet.train.online.annotate import annotate
 from whet.train.online.learner import ControllerState, StepOutcome
-from whet.train.online.sampling import SampledGroups
+from whet.train.online.sampling import SampledGroups, rollout_rows
+from whet.train.online.token_record import TokenRecord
 from whet.train.online.update import update
 from whet.train.setup.chosen_algorithm import Old
 
@@ -49,10 +53,11 @@ def groups_of(policy: Any, needs_greedy: bool) -> list[Group]:
     return groups
 
 
-def stepped(case: str, world: World) -> tuple[Any, StepOutcome, dict[str, float], list[torch.Tensor]]:
-    """One step of this rank: its batch, what the next step is told, what is logged, and the gradient."""
+def stepped(case: str, world: World) -> tuple[Any, StepOutcome, dict[str, float], list[torch.Tensor], list[Any]]:
+    """One step of this rank: its batch, what the next step is told, what is logged, the gradient, and the rows."""
     algorithm, sections, settings = CASES[case]
     policy = Table()
+    sections = {**sections, "save": {"top_tokens": 3}}
     config = config_of(algorithm, sections=sections, **{"mismatch_limit": 1.0, **settings})
     learner = replace(learner_of(policy, config), world=world, old=OLD.get(case, "read"))
     if learner.algorithm.needs_reference:
@@ -62,24 +67,36 @@ def stepped(case: str, world: World) -> tuple[Any, StepOutcome, dict[str, float]
             learner.critic.head.weight.copy_(torch.tensor([0.1, -0.2, 0.4, 0.3]))
     sampled_groups = SampledGroups(config.rollout, learner.algorithm, world)
     sampled_groups.add(world.shard(groups_of(policy, learner.algorithm.needs_greedy)))
-    batch, seen, metrics = annotate(
-        learner,
-        sampled_groups,
-        ControllerState(kl_coefficient=config.algorithm.kl.coefficient).step_settings(config, tokens=0),
+    record, memory = (
+        TokenRecord(learner, Letters(), KEPT),
+        ControllerState(kl_coefficient=config.algorithm.kl.coefficient),
     )
-    metrics |= update(learner, batch, step=1)
+    batch, seen, metrics = annotate(learner, sampled_groups, memory.step_settings(config, tokens=0), record)
+    metrics |= update(learner, batch, step=1, record=record)
     gradient = [p.grad for module in (policy, learner.critic) if module for p in module.parameters()]
-    return batch, seen, metrics, [grad for grad in gradient if grad is not None]
+    rows = record.gathered(sampled_groups).beside(spelled(rollout_rows(sampled_groups, batch, world), Letters()))
+    written = [json.loads(json_line(row)) for row in rows]
+    return batch, seen, metrics, [grad for grad in gradient if grad is not None], written
+
+
+def numbers_of(row: Any) -> list[Any]:
+    """Everything that is recorded, as one list."""
+    if isinstance(row, dict):
+        row = list(row.values())
+    return [one for some in row for one in numbers_of(some)] if isinstance(row, list) else [row]
 
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_of_several_ranks(case: str, size: int) -> None:
-    batch, seen, metrics, gradient = stepped(case, ALONE)
+    batch, seen, metrics, gradient, rows = stepped(case, ALONE)
     assert metrics["mismatch/max"] == pytest.approx(0.12, rel=1e-4)
     parts = on_ranks(size, lambda world: stepped(case, world))
     assert sorted(p for mine, *_ in parts for p in mine.prompts.tolist()) == batch.prompts.tolist()
-    for mine, told, said, pulled in parts:
+    for mine, told, said, pulled, written in parts:
+        for row, wanted_row in zip(written, rows, strict=True):
+            assert row.keys() == wanted_row.keys()
+            assert numbers_of(row) == pytest.approx(numbers_of(wanted_row), abs=1.1e-4)
         assert said == pytest.approx(metrics, rel=1e-5, abs=1e-6)
         assert list(said) == list(metrics)
         assert (told.paid, told.kl, told.rollouts) == pytest.approx((seen.paid, seen.kl, seen.rollouts), rel=1e-5)

@@ -292,12 +292,17 @@ SavedOptimizer = Literal["exact", "bf16", "8bit", "none"]
 class SaveConfig(Section):
     """Checkpoints (also at the end and on Ctrl-C), and which steps' rollouts are kept."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("optimizer", "delete_old")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("top_tokens", "optimizer", "delete_old")
     every_steps: Positive = 50  # steps between checkpoints
     keep: Positive = 2  # newest checkpoints that are kept; the best model is kept besides
     rollouts_every_steps: Positive = 1  # steps between those whose rollouts are kept
+    top_tokens: Annotated[int, Field(ge=0, le=100)] = 0  # likeliest tokens, with log-probs, in the place of each token
     optimizer: SavedOptimizer = "exact"  # the optimizer's moments in checkpoints; only exact resumes bit for bit
     delete_old: Literal["after", "before"] = "after"  # the new checkpoint is complete; before: less room, not safe
+
+    def keeps_rollouts(self, step: int, steps: int) -> bool:
+        """Whether those of a step are kept; those of the last of all steps are."""
+        return step % self.rollouts_every_steps == 0 or step == steps
 
 
 class DistributedConfig(Section):

@@ -44,6 +44,8 @@ class TokenReading:
     logprobs: Tensor  # of tokens[b, t] given tokens[b, :t]
     entropies: Tensor  # of the distribution of tokens[b, t]
     values: Tensor | None  # of the state before tokens[b, t], if there is a value head
+    # (N, K) ids and log-probs of the likeliest tokens at the trained tokens, in the order of the mask, if asked for
+    top: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +64,7 @@ def token_logprobs(
     return reading.logprobs, reading.entropies
 
 
-def read_tokens(
+def read_tokens(  # noqa: PLR0913 - what is read of the same states
     model: CausalLM,
     tokens: Tensor,
     lengths: Tensor,
@@ -72,6 +74,7 @@ def read_tokens(
     value_head: ValueHead | None = None,
     entropy_gradient: bool = False,
     packing: Packing | None = None,
+    top: int = 0,
 ) -> TokenReading:
     """One forward pass over padded rows, or over a packing of them. Index 0 has no past and must not be masked in."""
     place = _trained(mask)
@@ -82,15 +85,16 @@ def read_tokens(
     targets, weight = tokens[place], model.head_weight
     if weight is None or not sampling.is_whole:
         before = partial(_past, tokens, mask) if sampling.has_memory else None
-        logprobs, entropies = _chunked(
-            model, states, targets, place, sampling, before, entropy_gradient=entropy_gradient
+        logprobs, entropies, *likeliest = _chunked(
+            model, states, targets, place, sampling, before, entropy_gradient=entropy_gradient, top=top
         )
     else:
-        logprobs, entropies = chosen_logprobs(states, weight, targets, sampling.temperature)
+        logprobs, entropies, *likeliest = chosen_logprobs(states, weight, targets, sampling.temperature, top)
     return TokenReading(
         logprobs=zeros.index_put(place, logprobs),
         entropies=zeros.index_put(place, entropies if entropy_gradient else entropies.detach()),
         values=None if value_head is None else zeros.index_put(place, value_head(states)),
+        top=(likeliest[0], likeliest[1]) if top else None,
     )
 
 
@@ -163,12 +167,16 @@ def _chunked(
     before: Callable[[Tensor, Tensor], Past] | None,
     *,
     entropy_gradient: bool,
-) -> tuple[Tensor, Tensor]:
-    def piece(states: Tensor, targets: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    top: int,
+) -> tuple[Tensor, ...]:
+    """Log-probs, entropies and, with `top`, ids and log-probs of the likeliest tokens."""
+
+    def piece(states: Tensor, targets: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
         past = None if before is None else before(rows, columns)
         distribution = log_distribution(model.head(states), sampling, keep=targets, past=past)
-        spread = _entropy(distribution if entropy_gradient else distribution.detach())
-        return distribution.gather(-1, targets[:, None])[:, 0], spread
+        fixed = distribution.detach()
+        spread = _entropy(distribution if entropy_gradient else fixed)
+        return distribution.gather(-1, targets[:, None])[:, 0], spread, *(_likeliest(fixed, top) if top else ())
 
     size = max(LEAST_ROWS, CPU_CHUNK // model.vocab_size)
     if len(targets) <= size:
@@ -179,7 +187,13 @@ def _chunked(
             pieces.append(checkpoint(piece, *chunk, use_reentrant=False))
         else:
             pieces.append(piece(*chunk))
-    return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
+    return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+
+
+def _likeliest(logs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(n, K) ids and values of the largest of (n, V) numbers in each row."""
+    values, ids = logs.topk(min(count, logs.shape[-1]), dim=-1)
+    return ids, values
 
 
 def log_distribution(
@@ -241,11 +255,16 @@ def _entropy(distribution: Tensor) -> Tensor:
     return -(probabilities * distribution.masked_fill(probabilities == 0, 0.0)).sum(dim=-1)
 
 
-def chosen_logprobs(states: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(N, D) states, (V, D) head, (N,) ids → (N,) fp32 log-probs and entropies at a temperature, with gradients."""
+def chosen_logprobs(
+    states: Tensor, weight: Tensor, targets: Tensor, temperature: float, top: int = 0
+) -> tuple[Tensor, ...]:
+    """(N, D) states, (V, D) head, (N,) ids → (N,) fp32 log-probs and entropies at a temperature, with gradients.
+
+    With `top`, also (N, K) ids and log-probs of the likeliest tokens, without.
+    """
     learns = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    logprobs, entropies = _Chosen.apply(states, weight, targets, temperature, learns)  # type: ignore[no-untyped-call]
-    return logprobs, entropies
+    found: tuple[Tensor, ...] = _Chosen.apply(states, weight, targets, temperature, learns, top)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Chosen(torch.autograd.Function):
@@ -253,13 +272,14 @@ class _Chosen(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, learns: bool
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, states: Tensor, weight: Tensor, targets: Tensor, temperature: float, learns: bool, top: int
+    ) -> tuple[Tensor, ...]:
         ctx.half = states.is_cuda and torch.is_autocast_enabled("cuda")
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.dtype, ctx.kept = temperature, states.dtype, []
         keep = learns and not states.is_cuda and len(targets) * len(weight) <= CPU_KEPT
         logprobs, entropies, lse = (torch.empty(len(targets), device=states.device) for _ in range(3))
+        likeliest = []
         with full_precision(states.device):
             x, w = (t.to(torch.bfloat16 if ctx.half else torch.float32) for t in (states, weight))
             for part in _chunks(len(targets), weight):
@@ -268,16 +288,24 @@ class _Chosen(torch.autograd.Function):
                     from whet.models.kernels.chosen_kernels import read  # needs Triton: CUDA builds of torch only
 
                     read(logits, targets[part], temperature, *into)
+                    likeliest += [_likeliest(logits, top)] if top else []
                 else:
                     logs = _read(logits, targets[part], temperature, *into)
+                    likeliest += [_likeliest(logs, top)] if top else []
                     ctx.kept += [logs] if keep else []
         ctx.save_for_backward(x, w, targets, lse, entropies)
-        return logprobs, entropies
+        if not top:
+            return logprobs, entropies
+        ids, values = (torch.cat(parts) for parts in zip(*likeliest, strict=True))
+        if ctx.half:  # of logits
+            values = values / temperature - lse[:, None]
+        ctx.mark_non_differentiable(ids, values)
+        return logprobs, entropies, ids, values
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         x, w, targets, lse, entropies = ctx.saved_tensors
-        of_logprobs, of_entropies = grads
+        of_logprobs, of_entropies = grads[:2]
         if of_logprobs is None:
             of_logprobs = torch.zeros_like(lse)
         d_states = torch.empty(x.shape, dtype=ctx.dtype, device=x.device) if ctx.needs_input_grad[0] else None
@@ -301,7 +329,7 @@ class _Chosen(torch.autograd.Function):
                 if ctx.needs_input_grad[1]:
                     more = fp32_product(d.T, x[part])
                     d_weight = more if d_weight is None else d_weight.add_(more)
-        return d_states, d_weight, None, None, None
+        return d_states, d_weight, None, None, None, None
 
 
 def _chunks(rows: int, weight: Tensor) -> Iterator[slice]:

@@ -166,9 +166,18 @@ def sync_directory(path: Path) -> None:
         os.close(directory)
 
 
+class Rendered(bytes):
+    """A value that is JSON already."""
+
+
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """One line of JSON; NaN and infinities become null."""
-    return json_bytes(row) + b"\n"
+    """One line of JSON; NaN and infinities become null. Values that are rendered come last."""
+    ready = {name: value for name, value in row.items() if type(value) is Rendered}
+    if not ready:
+        return json_bytes(row) + b"\n"
+    line = json_bytes({name: value for name, value in row.items() if name not in ready})
+    more = (b"%s: %s" % (json_bytes(name), value) for name, value in ready.items())
+    return b", ".join([*([line[:-1]] if len(line) > 2 else [b"{"]), *more]) + b"}\n"
 
 
 def json_bytes(

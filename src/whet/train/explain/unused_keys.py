@@ -23,7 +23,9 @@ OFFLINE = {
     **dict.fromkeys(("update.epochs", "update.minibatches"), "the offline loop takes one optimizer step per batch"),
     "update.target_kl": "the offline loop has no old policy to stay close to",
     "update.mismatch_limit": "the offline loop does not sample",
-    **dict.fromkeys(("early_stopping.kl", "save.rollouts_every_steps"), "the offline loop has no rollouts"),
+    **dict.fromkeys(
+        ("early_stopping.kl", "save.rollouts_every_steps", "save.top_tokens"), "the offline loop has no rollouts"
+    ),
 }
 
 OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit_gb", "environment")

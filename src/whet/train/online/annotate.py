@@ -29,11 +29,12 @@ from whet.train.online.learner import Learner, StepOutcome, StepSettings
 from whet.train.online.missing import ask_present
 from whet.train.online.old_logprobs import Agreement, Frozen, read, values_ahead
 from whet.train.online.sampling import SampledGroups
+from whet.train.online.token_record import TokenRecord
 from whet.train.optimizers.optimizer import ask
 
 
 def annotate(
-    learner: Learner, groups: SampledGroups, settings: StepSettings
+    learner: Learner, groups: SampledGroups, settings: StepSettings, record: TokenRecord | None = None
 ) -> tuple[Batch, StepOutcome, dict[str, float]]:
     """The batch of a step, measurements for the controllers, and metrics."""
     config, world = learner.config, learner.world
@@ -46,7 +47,7 @@ def annotate(
     everyone = Everyone(world, list(groups.numbers.values()), config.rollout.group)
     prompts = everyone.own_numbers.to(world.device).repeat_interleave(config.rollout.group)
     sampled = pad([r.logprobs for r in rollouts], torch.float32).to(world.device)
-    frozen = read(learner, everything, prompts, sampled, settings)
+    frozen = read(learner, everything, prompts, sampled, settings, top=0 if record is None else record.top)
     metrics: dict[str, float] = {}
     if learner.old == "read":
         agreement = Agreement(world.device)
@@ -70,6 +71,7 @@ def annotate(
     batch = Batch(
         sequences=sequences,
         prompts=prompts,
+        rows=torch.arange(len(rollouts), device=world.device),
         sampling=settings.sampling,
         logprobs_old=None if learner.old == "own" else frozen.old.masked_fill(~sequences.mask, 0.0),
         logprobs_sampled=None if learner.old == "read" else sampled,
@@ -83,6 +85,8 @@ def annotate(
             bonus.coefficient, entropy / tokens, floor=bonus.floor, floor_coefficient=bonus.floor_coefficient
         ),
     )
+    if record is not None:
+        record.begin(batch, frozen if learner.old == "read" else None)
     if config.rollout.adaptive_temperature is not None:
         metrics["temperature"] = settings.sampling.temperature
     mean, rollouts_seen = float(paid.seen.mean()), paid.seen.numel()

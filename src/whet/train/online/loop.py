@@ -18,6 +18,7 @@ from whet.train.online.learner import ControllerState, build_learner, build_offl
 from whet.train.online.rollout_metrics import describe, warn_of_equal_rewards
 from whet.train.online.rollouts import build_rollouts
 from whet.train.online.sampling import SampledGroups, rollout_rows, told
+from whet.train.online.token_record import TokenRecord
 from whet.train.online.update import update
 from whet.train.session.callbacks import Progress
 from whet.train.session.session import Session
@@ -51,15 +52,14 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
                     scoring, samples = rollouts.next(step, settings.sampling, session.timed)
                 with session.timed("score"), present("reward"):
                     groups.add(scoring.groups(samples))
-
-            batch, metrics = None, {"updates": 0.0}
+            record, batch, metrics = TokenRecord(learner, parts.tokenizer, step), None, {"updates": 0.0}
             if groups.total:
                 with present("critic"):
                     with session.timed("annotate"), present("reference"):
-                        batch, outcome, metrics = annotate(learner, groups, settings)
+                        batch, outcome, metrics = annotate(learner, groups, settings, record)
                         controllers.learn(outcome, config)
                     with session.timed("update"), present("optimizer"):
-                        metrics |= update(learner, batch, step=step)
+                        metrics |= update(learner, batch, step=step, record=record)
 
             learner.settle(step, present)
             rows = rollout_rows(groups, batch, world)
@@ -67,4 +67,4 @@ def train(config: OnlineConfig, run: RunDirectory, world: World, progress: Progr
             warn_of_equal_rewards(described, step, progress)
             controllers.deviation = described.get("reward/std", controllers.deviation)
             metrics = {**described, **groups.metrics(), **rollouts.metrics(), **metrics, **told(task, groups)}
-            session.end_step(step, metrics, tokens=tokens, groups=rows)
+            session.end_step(step, metrics, tokens=tokens, groups=rows, written=record.gathered(groups).beside)

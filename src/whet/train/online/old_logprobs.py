@@ -30,6 +30,7 @@ class Frozen:
     entropies: Tensor
     ref: Tensor | None
     values: Tensor | None
+    top: tuple[Tensor, Tensor] | None = None  # (B, T, K) ids and log-probs of the likeliest tokens, if asked for
 
     def sums(self, mask: Tensor) -> Tensor:
         """Number of sampled tokens, their entropy, and their KL to the reference."""
@@ -38,7 +39,9 @@ class Frozen:
 
 
 @torch.no_grad()
-def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, settings: StepSettings) -> Frozen:
+def read(
+    learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tensor, settings: StepSettings, *, top: int = 0
+) -> Frozen:
     """One forward pass of each model over the rollouts; none of the policy if its log-probs are known.
 
     The reference reads all of them after the policy: the base under adapters shares memory with it, and every change
@@ -47,6 +50,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
     config, critic, reference = learner.config, learner.critic, learner.reference
     shape = sequences.mask.shape
     old, entropies = (torch.zeros(shape, device=learner.world.device) for _ in range(2))
+    ids, likeliest = (torch.zeros(*shape, top, device=old.device, dtype=kind) for kind in (torch.int64, old.dtype))
     ref = torch.zeros_like(old) if reference is not None else None
     worth = torch.zeros_like(old) if critic is not None else None
     head = critic.beside(policy_learns=True) if critic is not None else None
@@ -65,9 +69,15 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         with autocast(s.tokens.device):
             if learner.old == "read":
                 reading = read_tokens(
-                    learner.policy, s.tokens, s.lengths, s.mask, settings.sampling, value_head=head, packing=packing
+                    *(learner.policy, s.tokens, s.lengths, s.mask, settings.sampling),
+                    value_head=head,
+                    packing=packing,
+                    top=top,
                 )
                 old[place], entropies[place], own = reading.logprobs, reading.entropies, reading.values
+                if reading.top is not None:
+                    trained, columns = s.mask.nonzero(as_tuple=True)
+                    ids[rows[trained], columns], likeliest[rows[trained], columns] = reading.top
             if critic is not None:
                 assert worth is not None
                 worth[place] = own if own is not None else critic.values(learner.policy, s, packing)
@@ -78,7 +88,7 @@ def read(learner: Learner, sequences: Sequences, prompts: Tensor, sampled: Tenso
         with autocast(s.tokens.device):
             reading = read_tokens(reference.model, s.tokens, s.lengths, s.mask, settings.sampling, packing=packing)
         ref[place] = reading.logprobs
-    return Frozen(old=old, entropies=entropies, ref=ref, values=worth)
+    return Frozen(old=old, entropies=entropies, ref=ref, values=worth, top=(ids, likeliest) if top else None)
 
 
 def _batch(

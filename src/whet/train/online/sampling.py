@@ -141,6 +141,7 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         row["part"] = part
     if advantages and min(advantages) != max(advantages):
         row["advantages"] = advantages  # they differ between tokens
+        row["max_advantage"] = max(map(abs, advantages))
     if rollout.versions:
         row["versions"] = rollout.versions
     if rollout.score.token_rewards:

@@ -18,6 +18,7 @@ from whet.models.logprobs import TokenReading, read_tokens
 from whet.records import Batch
 from whet.train.online.learner import Learner
 from whet.train.online.old_logprobs import Agreement
+from whet.train.online.token_record import TokenRecord
 from whet.train.optimizers.optimizer import Descent, ask_loss, descend, finite
 
 # Sums over tokens; `approx_kl` is KL(policy at the start of the step ‖ policy now).
@@ -28,7 +29,8 @@ CRITIC_STATISTICS = ("critic/clip_fraction", "critic/loss")
 class TokenSums:
     """Sums over tokens, kept on the device until the end of the step."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, record: TokenRecord | None = None) -> None:
+        self.record, self.epoch = record, 0
         self.sums = {key: torch.zeros((), dtype=torch.float64, device=device) for key in STATISTICS + CRITIC_STATISTICS}
         self.agreement: Agreement | None = None  # set while the sampler is to be compared with the policy
         # The largest of log π/π_old and of its negative, over trained tokens.
@@ -54,17 +56,18 @@ class TokenSums:
         return dict(zip(self.sums, totals, strict=True))
 
 
-def update(learner: Learner, batch: Batch, *, step: int) -> dict[str, float]:
+def update(learner: Learner, batch: Batch, *, step: int, record: TokenRecord | None = None) -> dict[str, float]:
     """Epochs × minibatches optimizer steps, fewer if `update.target_kl` is exceeded; returns metrics."""
     config, world = learner.config, learner.world
     settings = config.update
     gathered = int(world.max(float(batch.prompts.max()) if len(batch.prompts) else -1.0)) + 1
     if learner.critic is not None:
         learner.critic.set_rate(step)
-    tally = TokenSums(world.device)
+    tally = TokenSums(world.device, record)
     agreement = Agreement(world.device) if batch.logprobs_sampled is not None else None
     descents: list[Descent] = []
     for epoch in range(settings.epochs):
+        tally.epoch = epoch
         for prompts in split_prompts(gathered, settings.minibatches, seed=(config.seed, step, epoch)):
             wanted = torch.tensor(prompts, device=batch.prompts.device)
             minibatch = take_batch(batch, torch.isin(batch.prompts, wanted).nonzero()[:, 0])
@@ -126,6 +129,7 @@ def _losses(learner: Learner, batch: Batch, tally: TokenSums, step: int) -> Iter
                 value_head=head,
                 entropy_gradient=batch.entropy_coefficient > 0,
                 packing=packing,
+                top=0 if tally.record is None else tally.record.top_in(tally.epoch),
             )
         values = reading.values
         if critic is not None and values is None:
@@ -196,12 +200,16 @@ def _count(
     (pull,) = torch.autograd.grad(losses.sum(), logprobs, retain_graph=True)
     assert micro.logprobs_old is not None
     log_ratio = logprobs.detach() - micro.logprobs_old
+    clipped = (pull == 0) & (micro.advantages != 0) & mask
+    if tally.record is not None:
+        is_old = tally.agreement is not None
+        tally.record.see(micro, reading, log_ratio, clipped, epoch=tally.epoch, is_old=is_old)
     tally.add_ratios(log_ratio, mask)
     tally.add(
         tokens=mask.sum(),
         entropy=reading.entropies.sum(),
         approx_kl=(torch.expm1(log_ratio) - log_ratio).mul(mask).sum(),
-        clip_fraction=((pull == 0) & (micro.advantages != 0)).mul(mask).sum(),
+        clip_fraction=clipped.sum(),
         surrogate__wrong_sign=(pull * micro.advantages > 0).mul(mask).sum(),
     )
     return losses

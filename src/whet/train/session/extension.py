@@ -17,7 +17,7 @@ from whet.train.setup.epochs import with_steps
 
 MAY_CHANGE = (
     *("steps", "epochs", "eval.every_steps", "save.every_steps", "save.keep", "save.rollouts_every_steps"),
-    *("save.optimizer", "save.delete_old"),
+    *("save.top_tokens", "save.optimizer", "save.delete_old"),
     *("distributed.sharding", "distributed.cpu_offload", "distributed.replicas"),
     # Of a run that has them: in another one they would make rollouts stale.
     *("asynchronous.workers", "asynchronous.pool", "asynchronous.ticket_seconds", "asynchronous.weights_directory"),

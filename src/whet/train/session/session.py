@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -226,13 +226,14 @@ class Session:
         *,
         tokens: int,
         groups: Sequence[Sequence[Mapping[str, Any]]] = (),
+        written: Callable[[Iterable[Mapping[str, Any]]], Iterator[Mapping[str, Any]]] = iter,
     ) -> None:
-        """Logs the step; records rollouts, evaluates and saves a checkpoint if due."""
+        """Logs the step; records rollouts as `written`, evaluates and saves a checkpoint if due."""
         self.tokens += tokens
         rate = self.parts.optimizer.param_groups[0]["lr"]
         logged = {**metrics, **self._weights.metrics(), "lr": rate, "tokens": float(self.tokens)}
-        if groups and _due(self.config.save.rollouts_every_steps, step, self.config.steps):
-            self.run.record(step, spelled(groups, self.parts.tokenizer))
+        if groups and self.config.save.keeps_rollouts(step, self.config.steps):
+            self.run.record(step, written(spelled(groups, self.parts.tokenizer)))
         self._alarms.keep(step, groups)
         seconds = time.perf_counter() - self._started
         self._timings |= {"seconds/step": seconds, "tokens_per_second": tokens / seconds}
@@ -245,9 +246,8 @@ class Session:
 
     def _conclude_step(self, step: int, logged: dict[str, float]) -> None:
         """Evaluates, logs and saves a step that is trained."""
-        every = self.config.eval.every_steps
         self._ended = self._ended or self._alarms.look(step, logged)
-        if _due(every, step, self.config.steps) or (every and self._ended):
+        if self._is_evaluated(step) or (self.config.eval.every_steps and self._ended):
             logged = {**logged, **self._evaluate(step)}
             watch = watched_measure(self.config.early_stopping, self._best_measure(logged))
             self._ended = self._ended or without_improvement(self.watched, self.config.early_stopping, watch)

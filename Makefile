@@ -15,13 +15,16 @@ LLAMA_CPP_STAMP := $(LLAMA_CPP_VENV)/.installed
 LAUNCHERS_VENV ?= .venv-launchers
 LAUNCHERS_BIN := $(LAUNCHERS_VENV)/bin
 LAUNCHERS_STAMP := $(LAUNCHERS_VENV)/.installed
+DEEPSPEED_VENV ?= .venv-deepspeed
+DEEPSPEED_BIN := $(DEEPSPEED_VENV)/bin
+DEEPSPEED_STAMP := $(DEEPSPEED_VENV)/.installed
 DOCTORS_VENV ?= .venv-doctors
 DOCTORS_BIN := $(DOCTORS_VENV)/bin
 DOCTORS_STAMP := $(DOCTORS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-deepspeed test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -58,6 +61,9 @@ test-llama-cpp: $(LLAMA_CPP_STAMP)  ## exported GGUF files in llama.cpp: ids, lo
 
 test-launchers: $(LAUNCHERS_STAMP)  ## job files of `whet launch` against each tool's own parser, and a job on a real Ray
 	OMP_NUM_THREADS=1 $(LAUNCHERS_BIN)/python -m pytest -m launchers tests/with_launchers
+
+test-deepspeed: $(DEEPSPEED_STAMP)  ## models spread by DeepSpeed's ZeRO-3 over 2 and 4 processes, about five minutes
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(DEEPSPEED_BIN)/python -m pytest -m 'slow or not slow' tests/distributed/test_zero3.py tests/contracts/test_resumption_zero3.py
 
 # The trainer in C++, built against the libtorch of the installed torch; needs g++, cmake and ninja (docs/native.md).
 native: $(STAMP)  ## native/build/whet-native
@@ -145,6 +151,11 @@ $(LAUNCHERS_STAMP): pyproject.toml constraints.txt tests/with_launchers/requirem
 	$(LAUNCHERS_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -r tests/with_launchers/requirements.txt
 	@touch $@
 
+$(DEEPSPEED_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEEPSPEED_VENV)
+	$(DEEPSPEED_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) $(DOCTORS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) $(DEEPSPEED_VENV) $(DOCTORS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -395,6 +395,8 @@ def test_the_processes_are_said(whet: Whet, write: Any) -> None:
 
     (alone,) = processes()
     assert alone.endswith("each has its share of every step, and all weights, gradients and moments below")
+    placed = whet("explain", write(ONLINE), "placement.reward=[cuda:1, cuda:2]").out
+    assert "  reward            on cuda:1 and cuda:2, apart from the trainers\n" in placed
     spread, several = processes(
         "distributed={sharding: fsdp2, replicas: 2, cpu_offload: true}",
         "asynchronous={staleness: 1, workers: 9, parts: 3}",

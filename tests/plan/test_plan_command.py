@@ -57,7 +57,7 @@ def test_the_json_has_every_number(whet: Whet) -> None:
     assert found["fits"] is False
     assert found["gpu"]["name"] == "h100"
     memory = found["memory"]
-    assert set(memory) == {"available", "needed", "peak", "moments", "host"}
+    assert set(memory) == {"available", "needed", "peak", "moments", "host", "apart"}
     assert set(memory["moments"]) == {"rollout", "score", "annotate", "update", "evaluation"}
     for parts in memory["moments"].values():
         assert parts["peak"] == sum(parts[owner] for owner in OWNERS)

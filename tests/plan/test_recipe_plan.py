@@ -348,3 +348,40 @@ def test_an_unknown_gpu_is_refused(wrong: str) -> None:
 def test_the_gpu_of_a_machine(driver: str, memory: float, name: str) -> None:
     found = detected(driver, int(memory * GIBI))
     assert (found.name, found.memory) == (name, int(memory * GIBI))
+
+
+THREE = ("grpo", "model=Qwen/Qwen2.5-3B", "task=arithmetic", "offload=never")
+KL = "algorithm.kl.coefficient=0.05"
+
+
+def test_a_reference_on_its_own_gpu_takes_nothing_of_the_trainers() -> None:
+    """They are planned like three GPUs without a reference; the other holds a copy for each of their processes."""
+    asked = Asked(gpu=GPUS["h100"], gpus=4, prompt=128)
+    without = plan_recipe(read_recipe(THREE[0], [*THREE[1:]]), replace(asked, gpus=3)).plan
+    beside = plan_recipe(read_recipe(THREE[0], [*THREE[1:], KL]), replace(asked, gpus=3)).plan
+    apart = plan_recipe(read_recipe(THREE[0], [*THREE[1:], KL, "placement.reference=cuda:3"]), asked)
+    assert apart.plan.peaks.moments["update"] == without.peaks.moments["update"]
+    assert beside.peaks.moments["update"] - without.peaks.moments["update"] == beside.peaks.placement.reference > 0
+    assert (apart.plan.gpus, apart.plan.apart.keys()) == (3, {"cuda:3"})
+    copies = 3 * beside.peaks.placement.reference
+    assert copies < apart.plan.apart["cuda:3"] < 1.2 * copies + 2 * GIBI
+    assert apart.plan.dollars == pytest.approx(4 * asked.gpu.price * apart.plan.hours)
+    assert apart.plan.seconds.moments["annotate"] > beside.seconds.moments["annotate"]  # they wait for each other
+    assert not replace(apart.plan, gpu=replace(asked.gpu, memory=apart.plan.apart["cuda:3"] - 1)).fits
+
+
+def test_a_gpu_for_the_reference_is_proposed_where_that_suffices() -> None:
+    asked = Asked(gpu=GPUS["h100"], gpus=4, prompt=128)
+    one = plan_recipe(read_recipe(THREE[0], [*THREE[1:], KL]), asked)
+    assert not one.plan.fits
+    (placed,) = [advice for advice in one.advice if advice.overrides == ("placement={reference: cuda:3}",)]
+    assert (placed.host, placed.effect) == (0, "the same result")
+    assert plan_recipe(read_recipe(THREE[0], [*THREE[1:], KL, *placed.overrides]), asked).plan.fits
+    alone = plan_recipe(read_recipe(THREE[0], [*THREE[1:], KL]), replace(asked, gpus=1))
+    assert not any("placement" in key for advice in alone.advice for key in advice.overrides)
+
+
+def test_a_placement_needs_more_gpus_than_it_names() -> None:
+    recipe = read_recipe(THREE[0], [*THREE[1:], KL, "placement={reference: cuda:1, reward: cuda:2}"])
+    with pytest.raises(UserError, match=r"placement names cuda:1, cuda:2 beside the GPUs of the trainer: plan with"):
+        plan_recipe(recipe, Asked(gpu=GPUS["h100"], gpus=2))

@@ -51,7 +51,7 @@ class ThreadWorker:
 def in_threads(monkeypatch: Any, before: Before = lambda *_: None) -> None:
     """Runs of this test have such workers; `before` every order something may happen."""
 
-    def make(settings: Any, setup: WorkerSetup, directory: Path) -> Any:
+    def make(settings: Any, setup: WorkerSetup, directory: Path, others: Any) -> Any:
         assert directory.is_dir()
         return (lambda number: ThreadWorker(number, setup, before)), lambda: None
 

@@ -20,7 +20,7 @@ from whet.config.eval_config import (
     tasks_of,
     trained_on_all,
 )
-from whet.config.model_config import ModelConfig, NewModel
+from whet.config.model_config import ModelConfig, NewModel, PlacementConfig
 from whet.config.objective import objective_row, refuse_objective
 from whet.config.parts import (
     AsynchronousConfig,
@@ -45,6 +45,7 @@ from whet.config.refusals import (
     refuse,
     refuse_asynchronous,
     refuse_averages,
+    refuse_placement,
     refuse_rounded_weights,
     refuse_spread,
     refuse_spread_offloading,
@@ -157,7 +158,9 @@ class TrainConfig(Section):
 class OnlineConfig(TrainConfig):
     """Learning from rollouts."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("steps", "epochs", "curriculum", "asynchronous", "distributed")
+    saved_if_set: ClassVar[tuple[str, ...]] = (
+        *("steps", "epochs", "curriculum", "placement", "asynchronous", "distributed"),
+    )
     loop: Literal["online"] = "online"  # policy gradients on rollouts (GRPO, PPO …)
     steps: Positive = 0  # 0, if it is not set: given by `epochs`
     epochs: Above | None = None  # passes over the training prompts of the task data or rows, in place of steps
@@ -168,6 +171,7 @@ class OnlineConfig(TrainConfig):
     cold_start: ColdStartConfig = ColdStartConfig()
     curriculum: CurriculumConfig | None = None
     offload: OffloadConfig = OffloadConfig()
+    placement: PlacementConfig = PlacementConfig()
     asynchronous: AsynchronousConfig | None = None
 
     @model_validator(mode="before")
@@ -225,6 +229,7 @@ class OnlineConfig(TrainConfig):
             self.asynchronous, self.algorithm, self.rollout, self.critic, self.engine, self.update, self.steps
         )
         refuse_spread_offloading(self.distributed, self.offload)
+        refuse_placement(self.placement, self.distributed, self.model, self.offload)
         if self.algorithm.kl.reference == "random" and self.algorithm.needs_reference and self.model.new is None:
             raise ValueError(
                 "algorithm.kl.reference is random, which needs the shape of a model.new: train one, or choose another"

@@ -1,11 +1,12 @@
-"""The section `model` of a recipe: the model that a run starts from, or the shape of a new one."""
+"""The section `model` of a recipe: the model that a run starts from, or the shape of a new one; GPUs of others."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, field_validator, model_validator
 
 from whet.config.section import Above, Count, ModelPath, Positive, Section, absolute_file
 
@@ -100,3 +101,41 @@ class ModelConfig(Section):
         if self.compile and self.lora is not None and self.lora.quantization != "none":
             raise ValueError(f"compile is not available with lora.quantization={self.lora.quantization}: leave it out")
         return self
+
+
+DEVICE = re.compile(r"cpu|cuda:\d{1,3}")
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _named(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not DEVICE.fullmatch(name):
+            raise ValueError(f"{name!r} is not a device of a machine: write e.g. cuda:1")
+    return names
+
+
+Devices = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_named)]
+
+
+class PlacementConfig(Section):
+    """GPUs of their own for models that are only read, e.g. `cuda:1`; none: the GPU of the run.
+
+    Of several, the trainers of a machine have one each in turn, e.g. [cuda:6, cuda:7] for six of them.
+    """
+
+    saved_if_set: ClassVar[tuple[str, ...]] = ("reference", "reward")
+    reference: Devices = ()  # GPUs of the reference model, e.g. cuda:1; empty: that of the run
+    reward: Devices = ()  # GPUs of the reward model, e.g. cuda:1; empty: that of the run
+
+    @property
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Model → its devices."""
+        return {"reference": self.reference, "reward": self.reward}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All devices, each once."""
+        return tuple(dict.fromkeys((*self.reference, *self.reward)))

@@ -9,7 +9,7 @@ from whet.algorithms.policy_loss import budget_mean, token_mean, uncorrected
 from whet.algorithms.table import ADVANTAGES, CELLS, GROUP_STATISTICS, TOKEN_CORRECTIONS
 from whet.config.algorithm import AlgorithmBase
 from whet.config.data_config import DataConfig
-from whet.config.model_config import ModelConfig
+from whet.config.model_config import ModelConfig, PlacementConfig
 from whet.config.parts import (
     AsynchronousConfig,
     CriticConfig,
@@ -134,6 +134,27 @@ def refuse_spread(
     for reason, is_met in reasons.items() if distributed.sharding != "none" else ():
         if is_met:
             raise ValueError(f"distributed.sharding is {distributed.sharding}, {reason}")
+
+
+def refuse_placement(
+    placement: PlacementConfig, distributed: DistributedConfig, model: ModelConfig, offload: OffloadConfig
+) -> None:
+    """Raises a ValueError for what cannot have a GPU of its own."""
+    if placement.reference and distributed.sharding != "none":
+        raise ValueError(
+            f"placement.reference and distributed.sharding {distributed.sharding}, which spreads the reference over "
+            "the GPUs of the trainer: leave one of the two out"
+        )
+    if placement.reference and model.lora is not None:
+        raise ValueError(
+            "placement.reference and model.lora: the reference reads the policy's own frozen weights, and takes no "
+            "memory of its own; leave placement.reference out"
+        )
+    for key in PlacementConfig.model_fields:
+        if getattr(placement, key) and getattr(offload, key) == "always":
+            raise ValueError(
+                f"placement.{key} and offload.{key} always: a model has one place, so leave one of them out"
+            )
 
 
 def refuse_spread_offloading(distributed: DistributedConfig, offload: OffloadConfig) -> None:

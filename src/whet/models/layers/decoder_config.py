@@ -246,6 +246,13 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Launches kernels on this GPU, where a process has several."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off, for parts that need fp32 such as the head."""
     import torch

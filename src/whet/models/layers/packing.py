@@ -4,7 +4,7 @@ A sequence is a root, or a branch that continues a root. Only tokens that a trai
 last token of a sequence predicts nothing, and a row without trained tokens is left out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ class Packing:
     lengths: Tensor  # (B,) int64: packed tokens of each row, its root included
     places: Tensor  # (B, T) int64: index among the N of token t of row b; 0 if it was left out
     sources: Tensor  # (N,) int64: b · T + t of each packed token, of one of the rows that share it
+
+    def to(self, device: torch.device) -> "Packing":
+        """The same on a device, but for what is on the host anyway."""
+        names = ("tokens", "positions", "lengths", "places", "sources")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     @property
     def longest(self) -> int:

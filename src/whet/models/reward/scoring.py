@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from whet.errors import UserError
 from whet.models.decoder.decoder import Decoder
 from whet.models.finite import not_finite
-from whet.models.layers.decoder_config import autocast
+from whet.models.layers.decoder_config import autocast, on_device
 from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
@@ -151,7 +151,7 @@ class Scorer:
         numbers = {_root(text): number for number, text in enumerate(texts)}
         groups = torch.tensor([numbers[_root(text)] for text in texts])
         packing = pack_through(tokens.to(device), completion.to(device), groups)
-        with autocast(device):
+        with on_device(device), autocast(device):
             scores = self.model.scores(tokens.to(device), lengths.to(device), places.to(device), packing)
         if not bool(scores.isfinite().all()):
             raise not_finite("the reward model gives a score that is not a finite number", self.model)

@@ -8,6 +8,9 @@ from whet.train.rollout_pool.schedule import useful_workers
 def processes(config: Training) -> dict[str, str]:
     """Label → sentence. How many trainers there are is said by torchrun, not by the recipe."""
     facts = {"trainers": f"one, or as many as torchrun starts: {_held(config)}"}
+    if isinstance(config, OnlineConfig):
+        for name, devices in config.placement.places.items():
+            facts |= {name: f"on {' and '.join(devices)}, apart from the trainers"} if devices else {}
     ahead = config.asynchronous if isinstance(config, OnlineConfig) else None
     if ahead is None:
         return facts

@@ -28,6 +28,7 @@ OFFLINE = {
     ),
 }
 
+PLACES_OF_REFERENCE = ("offload.reference", "placement.reference")
 OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit_gb", "environment")
 
 
@@ -160,11 +161,12 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
     if config.rollout.mask_truncated:
         inert["critic.bootstrap_truncated"] = "rollout.mask_truncated: truncated rollouts are not trained on"
     if not config.algorithm.needs_reference:
-        inert["offload.reference"] = "the algorithm compares with no reference"
+        inert |= dict.fromkeys(PLACES_OF_REFERENCE, "the algorithm compares with no reference")
     elif config.algorithm.kl.reference in NO_MODELS:
-        inert["offload.reference"] = f"algorithm.kl.reference is {config.algorithm.kl.reference}, which is no model"
+        no_model = f"algorithm.kl.reference is {config.algorithm.kl.reference}, which is no model"
+        inert |= dict.fromkeys(PLACES_OF_REFERENCE, no_model)
     if config.reward.model is None:
-        inert["offload.reward"] = "reward.model is not set"
+        inert |= dict.fromkeys(("offload.reward", "placement.reward"), "reward.model is not set")
     if config.device == "cpu":
         inert["offload"] = "device is cpu, whose memory is the host's"
     if plain(config.algorithm.cell("dynamic_sampling")) is keep_all:

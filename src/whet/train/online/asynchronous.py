@@ -62,7 +62,7 @@ class SampledAhead(Checkpointed):
         """`directory`: of the run's own, for weights and answers, unless the recipe names another place."""
         assert source.config.asynchronous is not None
         self._of, self._settings, self._progress = source, source.config.asynchronous, progress
-        place = self._settings.weights_directory
+        place, self._others = self._settings.weights_directory, source.config.placement.names
         self._directory = Path(place) / shared_name(directory.parent) if place else directory
         self._tickets = Tickets(self._settings.staleness)
         self._drawn: dict[int, Drawn] = {}  # draw → outstanding, or consumed since the last `numbers`
@@ -294,7 +294,7 @@ class SampledAhead(Checkpointed):
             raise RunFailed(f"{self._directory}: weights cannot be handed over there ({error})") from error
         self._require_space()
         self._of.parts.save_model(self._directory / START)
-        make, self._leave = worker_maker(self._settings, self._setup(), self._directory)
+        make, self._leave = worker_maker(self._settings, self._setup(), self._directory, self._others)
         self._pool = RolloutPool(make, self._workers, lambda order, answer: self._following(order, from_bytes(answer)))
 
     def _require_space(self) -> None:
@@ -374,9 +374,9 @@ def shared_name(run: Path) -> str:
 
 
 def worker_maker(
-    settings: AsynchronousConfig, setup: WorkerSetup, directory: Path
+    settings: AsynchronousConfig, setup: WorkerSetup, directory: Path, others: Sequence[str]
 ) -> tuple[Callable[[int], Worker], Callable[[], None]]:
-    """What makes the worker of a number, and what leaves the place where they live."""
+    """What makes the worker of a number, and what leaves the place where they live; `others` are devices of models."""
     if settings.pool == "ray":
         from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
 
@@ -389,7 +389,7 @@ def worker_maker(
     from whet.train.rollout_pool.local_worker import LocalWorker, worker_device
 
     def local(number: int) -> Worker:
-        own = replace(setup, device=worker_device(setup.device, number))
+        own = replace(setup, device=worker_device(setup.device, number, others))
         return LocalWorker(number, own, answers=directory, limit_seconds=settings.ticket_seconds)
 
     return local, lambda: None

@@ -248,9 +248,10 @@ def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.M
     reference, critic = learner.reference, learner.critic
     # Then reference and critic are adapters on the policy's own weights, or their sharding offloads them.
     shares = has_adapters(learner.policy) or learner.world.sharding.is_sharded
-    if reference is not None and isinstance(reference.model, nn.Module) and not shares:
+    if reference is not None and isinstance(reference.model, nn.Module) and not shares and reference.own is None:
         found["reference"] = (reference.model, reference.sync_steps is None)
-    if isinstance(grader, ModelGrader) and not (shares and shares_memory(grader.model, learner.policy)):
+    is_apart = bool(learner.config.placement.reward)
+    if isinstance(grader, ModelGrader) and not (is_apart or (shares and shares_memory(grader.model, learner.policy))):
         found["reward"] = (grader.model, True)
     if critic is not None and critic.trunk is not None and not shares:
         found["critic"] = (critic, False)

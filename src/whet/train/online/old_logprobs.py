@@ -15,11 +15,12 @@ from whet.algorithms.policy_loss import k3
 from whet.batching import MicroBatching, packed, passes, take
 from whet.distributed.world import World
 from whet.errors import RunFailed
-from whet.models.layers.decoder_config import autocast
+from whet.models.layers.decoder_config import autocast, on_device
 from whet.models.layers.packing import Packing
 from whet.models.logprobs import read_tokens
-from whet.records import Rollout, Sequences
+from whet.records import Rollout, Sampling, Sequences
 from whet.train.online.learner import Learner, StepSettings
+from whet.train.online.reference import Reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +86,19 @@ def read(
         assert ref is not None
         assert reference is not None
         s, packing, place = _batch(sequences, prompts, rows, config.update)
-        with autocast(s.tokens.device):
-            reading = read_tokens(reference.model, s.tokens, s.lengths, s.mask, settings.sampling, packing=packing)
-        ref[place] = reading.logprobs
+        ref[place] = read_reference(reference, s, packing, settings.sampling)
     return Frozen(old=old, entropies=entropies, ref=ref, values=worth, top=(ids, likeliest) if top else None)
+
+
+def read_reference(reference: Reference, s: Sequences, packing: Packing | None, sampling: Sampling) -> Tensor:
+    """(B, T) log-probs under the reference, on the device of the sequences."""
+    device = s.tokens.device
+    there = reference.own or device
+    packing = None if packing is None else packing.to(there)
+    tokens, lengths, mask = (some.to(there) for some in (s.tokens, s.lengths, s.mask))
+    with on_device(there), autocast(there):
+        reading = read_tokens(reference.model, tokens, lengths, mask, sampling, packing=packing)
+    return reading.logprobs.to(device)
 
 
 def _batch(

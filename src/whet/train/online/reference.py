@@ -17,6 +17,7 @@ from whet.models.references import Bigram, Uniform
 from whet.tasks.protocol import HasText, Task
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import random_policy
+from whet.train.setup.offloading import own_device
 from whet.train.spreading.spread_models import held, second_model
 
 BIGRAM_EXAMPLES = 10_000  # training examples whose tokens are counted where a task has no text of its own
@@ -26,9 +27,18 @@ OTHER_SEED = 1  # added to the seed: random weights other than the policy's
 class Reference(Checkpointed):
     """The reference model, and its sync schedule if it has one."""
 
-    def __init__(self, model: Any, *, sync_steps: int | None = None, ema: float = 0.0, is_saved: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        sync_steps: int | None = None,
+        ema: float = 0.0,
+        is_saved: bool = False,
+        own: torch.device | None = None,
+    ) -> None:
+        """`own`: the device that it is on, if that is not the policy's."""
         self.model, self.is_saved = model, is_saved or sync_steps is not None
-        self.sync_steps, self.ema = sync_steps, ema
+        self.sync_steps, self.ema, self.own = sync_steps, ema, own
 
     @property
     def passed(self) -> Any:
@@ -51,7 +61,8 @@ class Reference(Checkpointed):
         """reference ← (1 − ema) · policy + ema · reference."""
         new = dict(policy.named_parameters())
         for name, parameter in self._own():
-            local(parameter).lerp_(local(new[name]), 1 - self.ema)
+            mine = local(parameter)
+            mine.lerp_(local(new[name]).to(mine.device), 1 - self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights, unless they are those of the start model."""
@@ -85,11 +96,13 @@ def build_reference(
         return Reference(Uniform(policy.vocab_size))
     if kl.reference == "bigram":
         return Reference(Bigram(_counted_text(task, tokenizer, config.seed), policy.vocab_size))
+    own = own_device(config.placement.reference, "placement.reference")
     if kl.reference == "random":
         assert config.model.new is not None
         other = random_policy(config.model.new, tokenizer, config.seed + OTHER_SEED)
-        here = World.alone(next(policy.parameters()).device) if world is None else world
-        return Reference(frozen(held(other, here)))
+        alone = World.alone(own or next(policy.parameters()).device)
+        here = alone if world is None or own is not None else world
+        return Reference(frozen(held(other, here)), own=own)
     sync_steps = kl.sync_steps if kl.reference == "sync" else None
     # A repeated cold start may round differently on a GPU.
     is_saved = config.cold_start.steps > 0
@@ -98,7 +111,8 @@ def build_reference(
         model: Any = BaseView(policy)
     else:
         model = frozen(second_model(policy, world))
-    return Reference(model, sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved)
+        model = model if own is None else model.to(own)
+    return Reference(model, sync_steps=sync_steps, ema=kl.ema, is_saved=is_saved, own=own)
 
 
 def _counted_text(task: Task, tokenizer: Tokenizer, seed: int) -> Iterator[list[int]]:

@@ -30,6 +30,7 @@ EFFECTS = (
 )
 SAME, MOMENTS, ROUNDED, ADAPTERS, FOUR_BITS = range(len(EFFECTS))
 MICRO_BATCH, SLOTS, RANK = "update.micro_batch_tokens", "engine.max_sequences", 16
+PLACEMENT = "placement"
 LARGEST = "null"  # stands for the largest number that fits
 MOST_KEYS = 4  # of a set
 SHOWN = 2  # sets with each effect, the fastest
@@ -58,16 +59,23 @@ class Advice:
 
 
 def advise(
-    config: Training, plan_of: Callable[[Training], Plan], *, seconds: float, most_keys: int = MOST_KEYS
+    config: Training,
+    plan_of: Callable[[Training], Plan],
+    *,
+    seconds: float,
+    most_keys: int = MOST_KEYS,
+    places: bool = False,
 ) -> tuple[Advice, ...]:
     """Sets of changes that fit, by effect, the fastest first; `seconds` is the step with enough memory.
 
-    `plan_of` plans a config on the GPU in question.
+    `plan_of` plans a config on the GPU in question; `places`: one of several GPUs may be given to other models.
     """
     found: list[tuple[int, Advice]] = []
     sufficient: list[frozenset[Change]] = []
-    samples = not set(SAMPLING).isdisjoint(plan_of(config).peaks.moments)
-    for changes in _sets(possible_changes(config, samples=samples), most_keys):
+    before = plan_of(config)
+    samples = not set(SAMPLING).isdisjoint(before.peaks.moments)
+    possible = [*possible_changes(config, samples=samples), *(placements(config, before) if places else ())]
+    for changes in _sets(possible, most_keys):
         if any(smaller <= frozenset(changes) for smaller in sufficient):
             continue
         try:
@@ -82,7 +90,7 @@ def advise(
     kept: list[Advice] = []
     for effect in range(len(EFFECTS)):
         alike = sorted((advice for own, advice in found if own == effect), key=lambda one: one.seconds)
-        kept += alike[:SHOWN]
+        kept += alike[:SHOWN] + [one for one in alike[SHOWN:] if _places(one)][:1]  # needs no host memory
     return tuple(kept)
 
 
@@ -124,6 +132,17 @@ def possible_changes(config: Training, *, samples: bool = False) -> list[Change]
     return found
 
 
+def placements(config: Training, plan: Plan) -> list[Change]:
+    """Reference and reward model on the last GPU of several; the others train."""
+    if not isinstance(config, OnlineConfig) or config.placement.names or plan.gpus < 2:
+        return []
+    names = [name for name in ("reference", "reward") if plan.peaks.placement.models[name]]
+    some = [one for size in range(1, len(names) + 1) for one in combinations(names, size)]
+    last = f"cuda:{plan.gpus - 1}"
+    values = ["{" + ", ".join(f"{name}: {last}" for name in one) + "}" for one in some]
+    return [Change(key=PLACEMENT, value=value, effect=SAME, excludes=PLACEMENT) for value in values]
+
+
 def _adapters(config: Training) -> Iterator[Change]:
     """Training adapters in place of all weights, over frozen weights in bf16 or in four bits."""
     lora = config.model.lora
@@ -162,6 +181,10 @@ def _overrides(config: Training, plan_of: Callable[[Training], Plan], changes: t
     if any(one.value == LARGEST and numbers[one.key] is None for one in changes):
         return None
     return [f"{one.key}={numbers[one.key] if one.value == LARGEST else one.value}" for one in changes]
+
+
+def _places(advice: Advice) -> bool:
+    return any(override.startswith(PLACEMENT) for override in advice.overrides)
 
 
 def _advice(overrides: list[str], effect: int, plan: Plan, seconds: float) -> Advice:

@@ -63,7 +63,8 @@ def durations(m: Models, work: Work, choice: Choice, held: Placement, gpu: GPU, 
         rollout = rollout_seconds(m, gpu, work.sequences, *lengths, work.group)
         rollout += rollout_seconds(m, gpu, work.prompts, *lengths, 1) if work.greedy else 0.0
         moments["rollout"] = work.rounds * rollout
-        moments["score"] = STEP_HOST_SECONDS + _scoring(m, work, gpu) + _moved("reward", held, choice, gpu)
+        scoring = max(1, m.reward_apart) * _scoring(m, work, gpu)
+        moments["score"] = STEP_HOST_SECONDS + scoring + _moved("reward", held, choice, gpu)
         moments["annotate"] = (
             0.5 * STEP_HOST_SECONDS
             + _annotating(m, work, choice, gpu)
@@ -196,12 +197,14 @@ def _annotating(m: Models, work: Work, choice: Choice, gpu: GPU) -> float:
 
 def annotate_seconds(m: Models, packed: Packed, gpu: GPU, *, reads_old: bool) -> float:
     """Passes before the update: of the policy, the reference and the critic."""
-    heads = (reads_old, 1), (m.reference != "none", 1), (m.critic == "separate", 0)
+    # Processes that share the reference's own GPU wait for each other there; what they overlap with is not counted.
+    references = max(1, m.reference_apart) if m.reference != "none" else 0
+    heads = (int(reads_old), 1), (references, 1), (int(m.critic == "separate"), 0)
     passes = packed.passes
     launched = passes * m.policy.layers * FORWARD_LAUNCHING
     found = 0.0
-    for is_made, head in heads:
-        if is_made:
+    for times, head in heads:
+        if times:
             computed = passes * _refreshing(m, gpu) + pass_seconds(
                 m.policy,
                 *(gpu, packed.tokens, packed.trained, packed.context),
@@ -209,7 +212,7 @@ def annotate_seconds(m: Models, packed: Packed, gpu: GPU, *, reads_old: bool) ->
                 head_products=head,
                 is_fused=m.is_fused,
             )
-            found += max(computed, launched) + passes * PASS_SECONDS
+            found += times * (max(computed, launched) + passes * PASS_SECONDS)
     if m.reference == "shared" and m.storage != "nf4":  # the adapters are folded out and in again
         found += 2 * folding_seconds(m, gpu)
     return found

@@ -64,7 +64,8 @@ def _planner(config: Training, policy: DecoderConfig, tokens: Sequence[tuple[int
         adapter = reward_adapter(config)
     shapes = RunShapes(policy=policy, about="", directory=None, reward=reward, reward_adapter=adapter)
     lengths = lengths_of(config, tokens)
-    return lambda other, gpu: plan_config(other, shapes, lengths, gpu, gpus)
+    own = len(config.placement.names) if isinstance(config, OnlineConfig) else 0
+    return lambda other, gpu: plan_config(other, shapes, lengths, gpu, gpus + own)
 
 
 def _advice(config: Training, plan_of: Planner, gpu: GPU) -> Sequence[Advice]:

@@ -80,7 +80,7 @@ def _online(m: Models, work: Work, choice: Choice, held: Placement) -> dict[str,
     others = [name for name in ("reference", "critic", "reward") if getattr(held, name)]
     reading = [
         _reading(m, work, choice, has_head=has_head)
-        for needed, has_head in ((work.reads_old or m.reference != "none", True), (m.critic == "separate", False))
+        for needed, has_head in ((work.reads_old or _reads_reference(m), True), (m.critic == "separate", False))
         if needed
     ]
     found = {
@@ -106,6 +106,19 @@ def _offline(m: Models, work: Work, choice: Choice, held: Placement) -> dict[str
             + _sampling(m, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples)
         )
     return found
+
+
+def _reads_reference(m: Models) -> bool:
+    """Whether the reference reads on the trainer's GPU."""
+    return m.reference != "none" and not m.reference_apart
+
+
+def apart_bytes(m: Models, work: Work, choice: Choice) -> dict[str, int]:
+    """Model with a GPU of its own → bytes that it needs there, of all processes that share the GPU."""
+    held = placement(m).apart
+    passes = {"reference": _reading(m, work, choice, has_head=True), "reward": _scoring(m, work) if m.reward else 0}
+    shared = {"reference": m.reference_apart, "reward": m.reward_apart}
+    return {name: shared[name] * int((size + passes[name]) * (1 + FRAGMENTED)) for name, size in held.items()}
 
 
 def update_bytes(m: Models, work: Work, choice: Choice, held: Placement) -> int:

@@ -37,6 +37,7 @@ class Placement:
     reference: int  # weights and joined copies
     critic: int  # weights and joined copies
     reward: int
+    apart: Mapping[str, int]  # of reference and reward model on GPUs of their own, which are not counted above
     host: int  # bytes in host memory for streaming; offloaded models come on top
     models: Mapping[str, int]  # of reference, critic and reward model, without joined copies
 
@@ -63,20 +64,22 @@ def placement(m: Models) -> Placement:
     state = _state(m, trained) + _state(m, critic_trained)
     copies_head = m.storage == "fp32" and m.on_gpu and m.is_fused
     reward = 0 if m.reward is None else _reward(m.reward, m)
+    apart = {"reference": _reference(m) if m.reference_apart else 0, "reward": reward if m.reward_apart else 0}
     found = Placement(
         weights=weights,
         joined=_joined(m),
         sampler=m.engine_half * embedding_weights(c) if copies_head and m.samples else 0,
         gradients=FP32 * learns,
         state=0 if m.storage == "streamed" else state,
-        reference=_reference(m),
+        reference=0 if m.reference_apart else _reference(m),
         critic=critic,
-        reward=reward,
+        reward=0 if m.reward_apart else reward,
+        apart={name: size for name, size in apart.items() if size},
         host=FP32 * learns + state if m.storage == "streamed" else 0,
         models={
-            "reference": _stored(c, m) if m.reference == "copy" and not m.adapters else 0,
+            "reference": _stored(c, m) if m.reference == "copy" and not (m.adapters or m.reference_apart) else 0,
             "critic": _stored(c, m) if m.critic == "separate" and not m.adapters else 0,
-            "reward": 0 if m.reward is None or m.reward_adapter else _stored(m.reward, m),
+            "reward": 0 if m.reward is None or m.reward_adapter or m.reward_apart else _stored(m.reward, m),
         },
     )
     return found if m.shards == 1 else _sharded(found, m)

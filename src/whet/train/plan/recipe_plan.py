@@ -60,6 +60,7 @@ class RecipePlan:
     lengths: Lengths
     owners: Mapping[str, Mapping[str, int]]  # moment → owner → bytes
     host: int  # bytes in host memory
+    places: Mapping[str, Sequence[str]]  # model → GPUs of its own
     most: Largest  # micro-batch and slots
     disk: DiskUse
     notes: tuple[str, ...]
@@ -118,6 +119,7 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
         lengths=lengths,
         owners=by_owner(plan.models, plan.work, plan.peaks),
         host=host_bytes(plan.peaks),
+        places={} if isinstance(config, OfflineConfig) else config.placement.places,
         most=largest(plan.models, plan.work, plan.gpu.memory),
         disk=planned_disk(config, plan.models, shapes.exported),
         notes=(*found.notes, *_notes(config, shapes, plan)),
@@ -146,20 +148,33 @@ def _plan_run(recipe: Recipe, asked: Asked) -> RecipePlan | str:
 
 def plan_config(config: Training, shapes: RunShapes, lengths: Lengths, gpu: GPU, gpus: int = 1) -> Plan:
     """The plan of a config whose models have these shapes and whose sequences have these lengths."""
+    places = {} if isinstance(config, OfflineConfig) else config.placement.places
+    own = () if isinstance(config, OfflineConfig) else config.placement.names
+    if own and gpus <= len(own):
+        raise UserError(
+            f"placement names {', '.join(own)} beside the GPUs of the trainer: plan with --gpus {len(own) + 1} or more"
+        )
+    gpus -= len(own)
     share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < gpus:
         raise UserError(f"{share} prompts or rows a step cannot be shared by {gpus} GPUs: raise the number")
     work = work_of(config, prompt=lengths.prompt, completion=lengths.completion, gpus=gpus)
     room = max(1, shapes.policy.context - work.prompt)  # completions end at the context
     longest = replace(work, completion=lengths.completion, eval_completion=min(work.eval_completion, room))
+    models = models_of(config, shapes.policy, reward=shapes.reward, reward_adapter=shapes.reward_adapter)
+    if own:
+        shared = {name: -(-gpus // len(devices)) if devices else 0 for name, devices in places.items()}
+        models = replace(models, reference_apart=shared["reference"], reward_apart=shared["reward"])
+        models = replace(models, reward_adapter=0) if shared["reward"] else models
     return make_plan(
-        models_of(config, shapes.policy, reward=shapes.reward, reward_adapter=shapes.reward_adapter),
+        models,
         longest,
         gpu,
         usual=replace(longest, prompt=lengths.mean_prompt, completion=lengths.mean_completion),
         gpus=gpus,
         steps=config.steps,
         evaluations=evaluations_of(config),
+        places=places,
     )
 
 
@@ -233,7 +248,7 @@ def _advice(config: Training, shapes: RunShapes, lengths: Lengths, asked: Asked,
     def plan_of(other: Training) -> Plan:
         return plan_config(other, shapes, lengths, asked.gpu, asked.gpus)
 
-    return advise(config, plan_of, seconds=seconds)
+    return advise(config, plan_of, seconds=seconds, places=True)
 
 
 def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
@@ -249,6 +264,10 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
         found.append("a bidirectional model keeps no KV cache: evaluation needs less than planned")
     if plan.gpu.name not in GPUS:
         found.append(f"{plan.gpu.name}: speed and price are those of {like(plan.gpu.memory).name}")
+    if plan.apart:
+        found.append(
+            f"{plan.gpus} of {plan.gpus + len(plan.apart)} GPUs train; passes on the others overlap with nothing here"
+        )
     if plan.gpus > 1:
         found.append("every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone")
     if plan.usual.rounds > 1:

@@ -32,6 +32,9 @@ class Models:
     on_gpu: bool = True
     samples: bool = True  # completions are sampled, if only in evaluations
     engine_half: int = 2  # bytes of a number in the sampler's products
+    # Processes that share the own GPU of a model; 0: it is on the GPU of the trainer.
+    reference_apart: int = 0
+    reward_apart: int = 0
     shards: int = 1  # GPUs among which the policy's weights, gradients and moments are divided (FSDP); 1: each has all
 
 

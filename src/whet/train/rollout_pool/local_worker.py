@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,17 @@ LOAD_SECONDS = 600.0  # the least that a worker is given to import torch and rea
 SHOWN_BYTES = 2000  # of the last output
 
 
-def worker_device(kind: str, number: int) -> str:
-    """The device of a worker: the GPUs that no trainer process of this machine has, in turn, or the first one."""
+def worker_device(kind: str, number: int, others: Collection[str] = ()) -> str:
+    """The device of a worker: the GPUs that no trainer process of this machine has, in turn, or the first one.
+
+    Not those of other models either, which are `others`.
+    """
     if kind == "cpu":
         return kind
     trainers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    free = range(trainers, torch.cuda.device_count()) or range(1)
-    return f"{kind}:{free[number % len(free)]}"
+    free = [f"{kind}:{index}" for index in range(trainers, torch.cuda.device_count())]
+    free = [device for device in free if device not in others] or [f"{kind}:0"]
+    return free[number % len(free)]
 
 
 class LocalWorker:

@@ -1,14 +1,16 @@
-"""Offloading: models and optimizer moments are in host memory while they are not in use.
+"""Offloading: models and optimizer moments are in host memory while they are not in use, or on devices of their own.
 
 They come back as the same bytes, so results do not change.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from whet.errors import UserError
 from whet.models.decoder.decoder import Trunk
 
 
@@ -90,3 +92,19 @@ def _hosted(tensor: Tensor) -> Tensor:
     """A copy in host memory, pinned if there is a GPU, for fast transfers."""
     host = torch.empty_like(tensor.data, device="cpu", pin_memory=torch.cuda.is_available())
     return host.copy_(tensor.data)
+
+
+def own_device(names: Sequence[str], key: str) -> torch.device | None:
+    """The device that this process has of these; None: the model is on the device of the run."""
+    if not names:
+        return None
+    device = torch.device(names[int(os.environ.get("LOCAL_RANK", "0")) % len(names)])
+    if device.type == "cuda":
+        present, trainers = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if device.index >= present:
+            raise UserError(f"{key} is {device} and this machine has {present} GPUs, of which cuda:0 is the first")
+        if device.index < trainers:
+            raise UserError(
+                f"{key} is {device}, the GPU of a trainer: name one from cuda:{trainers} on, or leave it out"
+            )
+    return device

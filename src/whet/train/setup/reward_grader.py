@@ -22,7 +22,7 @@ from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
 from whet.tasks.grading.reward_functions import part_name
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
-from whet.train.setup.offloading import Present
+from whet.train.setup.offloading import Present, own_device
 from whet.train.setup.token_grader import TokenGrader
 
 MODEL_PART = "model"  # the part of a score that a reward model gives
@@ -157,7 +157,8 @@ def build_grader(
 ) -> Grader:
     """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once.
 
-    A reward model that is an adapter on the policy's frozen base shares its weights.
+    A reward model that is an adapter on the policy's frozen base shares its weights, unless it has a device of its
+    own.
     """
     reward = config.reward
     if reward.tokens is not None:
@@ -176,8 +177,9 @@ def build_grader(
     )
     if reward.model is None:
         return inner
+    own = own_device(config.placement.reward if isinstance(config, OnlineConfig) else (), "placement.reward")
     directory = resolve_model(reward.model.path)
-    shares = frozen_base is not None and is_adapter_of(directory, frozen_base[0])
-    scorer = load_scorer(directory, device, base=frozen_base[1] if frozen_base is not None and shares else None)
+    shares = own is None and frozen_base is not None and is_adapter_of(directory, frozen_base[0])
+    scorer = load_scorer(directory, own or device, base=frozen_base[1] if frozen_base is not None and shares else None)
     functions, graded = bool(reward.functions), config.task.is_graded
     return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)

@@ -81,6 +81,8 @@ def simulate_recipe(recipe: Recipe, asked: Asked, simulated: Simulated) -> Recip
     found = known(recipe, asked)
     if not isinstance(found.config, OnlineConfig):
         raise UserError(f"{recipe.name} samples no rollouts: --simulate is for online recipes, leave it out")
+    if found.config.placement.names:
+        raise UserError("--simulate does not place models on GPUs of their own: leave placement out, or --simulate")
     plan = plan_config(found.config, found.shapes, found.lengths, asked.gpu)
     if plan.work.sequences > MOST_SEQUENCES:
         raise UserError(

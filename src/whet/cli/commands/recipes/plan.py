@@ -122,6 +122,7 @@ def plan_json(one: RecipePlan) -> dict[str, Any]:
             "peak": plan.peaks.peak,
             "moments": {name: {"peak": size, **one.owners[name]} for name, size in plan.peaks.moments.items()},
             "host": one.host,
+            "apart": dict(one.plan.apart),
         },
         "chosen": {**asdict(choice), "away": sorted(choice.away)},
         "largest": asdict(one.most),
@@ -201,12 +202,22 @@ def _memory(one: RecipePlan) -> Iterator[str]:
     choice, slots = one.plan.peaks.choice, one.plan.peaks.choice.slots or one.plan.peaks.choice.eval_slots
     if away := offloaded_bytes(one.plan.peaks):
         yield _line("offloaded", ", ".join(away))
+    for device, needed in one.plan.apart.items():
+        yield _line(
+            device, f"needs {needed / GIBI:.1f} of {one.plan.gpu.memory / GIBI:.1f} GiB ({_placed(one, device)})"
+        )
     if one.host:
         yield _line("host memory", f"{one.host / GIBI:.1f} GiB")
     tokens = choice.micro_batch_tokens
     yield _line("micro-batch", f"{tokens:,} tokens{_largest(tokens, one.most.micro_batch_tokens)}")
     if slots:
         yield _line("slots", f"{slots:,} sequences at a time{_largest(slots, one.most.slots)}")
+
+
+def _placed(one: RecipePlan, device: str) -> str:
+    """The models that have a GPU of their own."""
+    placed = [name for name, devices in one.places.items() if device in devices]
+    return " and ".join(placed)
 
 
 def _largest(chosen: int, most: int | None) -> str:

@@ -128,6 +128,8 @@ def _how_to_extend(config: Config, run: RunDirectory) -> str:
     anew = f"start a new run with model={run.path}"
     if isinstance(config, CollectConfig) or "ended" in (run.results() or {}):
         return f"to train on, {anew}"
+    if isinstance(config, ControlConfig):
+        return f"to train for longer: {how_to_resume(run.path, overrides=[f'steps={2 * config.steps}'])}"
     return f"to train for longer: {how_to_resume(run.path, overrides=[f'steps={2 * config.steps}'])}, or {anew}"
 
 

@@ -87,3 +87,17 @@ def test_an_environment_that_cannot_be_repeated_is_refused():
     saved["observations"] = torch.from_numpy(np.nextafter(saved["observations"].numpy(), 9))
     with pytest.raises(RunFailed, match="did not come to the same state"):
         after.collector.restore(before.collector.numbers(), saved)
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_line(tmp_path):
+    file = tmp_path / "mine.py"
+    lines = (
+        "from tests.control.probes import Probe",
+        "class Broken(Probe):",
+        "    def reward(self, action):",
+        "        1 / 0",
+    )
+    file.write_text("\n".join(lines))
+    config = control_config("ChosenReward", environment=f"{file}:Broken")
+    with pytest.raises(RunFailed, match=r"failed in step, with action [01]: .*mine.py:4 in reward: ZeroDivisionError"):
+        built(config).collector.collect(1)

@@ -287,6 +287,7 @@ def test_code_is_found_without_running_it(tmp_path: Path, monkeypatch: pytest.Mo
 COMPARED = {
     "model.path", "model.new.tokenizer", "task.name", "data.path", "data.sets.path", "reference", "objective.name",
     "reward.model.path", "reward.functions.use", "model.chat_template", "eval.task.name", "eval.data.path",
+    "environment.name",
     *(f"algorithm.{kind}" for kind in CELLS), *(f"algorithm.{kind}.use" for kind in CELLS),
 }  # fmt: skip
 NO_FILES = {

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.control.spaces import Floats, gymnasium, observation_coder
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.imports import load_named
 from whet.streams import stream_key
-from whet.user_code import one_line
+from whet.user_code import located, one_line
 
 SEEDS = 2**30
 TRAINING, EVALUATION = 0, 1  # the last bit of a seed: no evaluation begins as a training episode did
@@ -70,7 +70,10 @@ class Environments:
 
     def reset(self, index: int, seed: int) -> None:
         """Begins an episode."""
-        observation, _ = self.copies[index].reset(seed=seed)
+        try:
+            observation, _ = self.copies[index].reset(seed=seed)
+        except Exception as error:  # of the environment's own code
+            raise RunFailed(f"the environment failed in reset: {located(error)}") from error
         self.observations[index] = 0.0
         self._write(index, observation)
 
@@ -81,7 +84,10 @@ class Environments:
         rewards = np.empty(len(where))
         terminated, truncated = np.empty(len(where), np.bool_), np.empty(len(where), np.bool_)
         for place, (index, action) in enumerate(zip(where, actions, strict=True)):
-            observation, reward, is_over, is_cut, info = self.copies[index].step(action)
+            try:
+                observation, reward, is_over, is_cut, info = self.copies[index].step(action)
+            except Exception as error:  # of the environment's own code
+                raise RunFailed(f"the environment failed in step, with action {action}: {located(error)}") from error
             rewards[place], terminated[place], truncated[place] = reward, is_over, is_cut and not is_over
             self._write(index, observation)
             if info:

@@ -14,8 +14,10 @@ from whet.config.control import ControlConfig
 from whet.control.environments import EVALUATION, Environments, episode_seed, make_environment
 from whet.control.playing import Episode, gif, play
 from whet.control.policies import Policy
+from whet.errors import UserError
 from whet.evaluate.statistics import Interval, flat_metrics, mean_interval
 from whet.streams import stream_key
+from whet.user_code import one_line
 
 COPIES = 20  # at most, that are evaluated at a time
 NOISE = 3  # of the streams of random numbers
@@ -68,7 +70,10 @@ def film(config: ControlConfig, policy: Policy) -> bytes | None:
     named, pictures = config.environment, list[NDArray[Any]]()
 
     def watch(environment: Any) -> None:
-        picture = environment.render()
+        try:
+            picture = environment.render()
+        except Exception as error:  # without a library for drawing, of any type
+            raise UserError(f"{named.name} cannot be drawn: {one_line(error)}") from error
         if isinstance(picture, np.ndarray):
             pictures.append(picture)
 

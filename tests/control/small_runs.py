@@ -7,8 +7,6 @@ from typing import Any
 
 from whet.cli.progress import SilentProgress
 from whet.config.control import ControlConfig
-from whet.control.environments import Environments
-from whet.control.policies import Policy
 from whet.distributed.world import World
 from whet.recipe import Recipe
 from whet.runs.directory import RunDirectory
@@ -66,6 +64,3 @@ def run_of(config: ControlConfig, path: Path) -> RunDirectory:
         Recipe(name="control", config=config, written=written), path.parent, lambda *_: SilentProgress(), path=path
     )
     return RunDirectory.open(path, is_writer=False)
-
-
-__all__ = ["Environments", "Policy", "built", "control_config", "learned", "one_step", "run_of"]

@@ -14,6 +14,7 @@ from whet.errors import UserError
 from whet.recipe import packaged_recipes, read_recipe
 from whet.report.run.page import write_report
 from whet.runs.layout import video_path
+from whet.train.explain.environments import explain_control
 
 RECIPES = [name for name, text in packaged_recipes().items() if "loop: control" in text]
 SMALL = ["steps=1", "eval.episodes=2", "track=[]", "save.every_steps=1"]
@@ -58,6 +59,16 @@ def test_a_packaged_recipe_trains_a_step(name, tmp_path):
             run_of(config, tmp_path / "run")
         return
     assert run_of(config, tmp_path / "run").metrics()[1]["grad_norm"] > 0
+
+
+def test_explain_counts_actions_and_updates():
+    found = explain_control("one", control_config("ChosenReward", steps=3))
+    assert found["loss"]["surrogate"].startswith("clip: −min(ρA")
+    assert found["one step"] == {
+        "actions": "4 environments × 32 = 128",
+        "updates": "4 epochs × 2 minibatches = 8 updates",
+    }
+    assert (found["schedule"]["steps"], found["schedule"]["actions"]) == ("3", "384")
 
 
 def test_a_long_episode_is_shown_by_evenly_chosen_pictures():

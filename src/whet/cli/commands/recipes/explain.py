@@ -10,6 +10,7 @@ from whet.cli import arguments
 from whet.cli.terminal import readable_bytes, say, say_json
 
 if TYPE_CHECKING:
+    from whet.config.control import ControlConfig
     from whet.recipe import Pipeline
     from whet.train.explain.explanation import Explanation, Schedule, Step, Tokens
     from whet.train.explain.formula import Loss
@@ -30,11 +31,15 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
       whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
       whet explain rlhf-reviews
     """
+    from whet.config.control import ControlConfig
     from whet.recipe import Pipeline, read_any
 
     recipe = read_any(source, arguments.with_runs(overrides))
     if isinstance(recipe, Pipeline):
         _explain_pipeline(recipe, as_json=as_json)
+        return
+    if isinstance(recipe.config, ControlConfig):
+        _explain_control(recipe.name, recipe.config, as_json=as_json)
         return
     from whet.train.explain.explanation import explain as describe  # imports torch: after the recipe is checked
 
@@ -44,6 +49,18 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
         return
     for heading, rows in _sections(found).items():
         for row in (heading, *rows, ""):
+            say(row)
+
+
+def _explain_control(name: str, config: ControlConfig, *, as_json: bool) -> None:
+    from whet.train.explain.environments import explain_control
+
+    found = explain_control(name, config)
+    if as_json:
+        say_json(found)
+        return
+    for heading, facts in found.items():
+        for row in (heading, *_rows(facts), ""):
             say(row)
 
 

@@ -111,7 +111,7 @@ docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config cl
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
-	$(BIN)/python -m studies.control.page docs/control.template.md docs/control.md
+	$(BIN)/python -m studies.control.page docs/control.template.md docs/control.md docs/control.png
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png
 

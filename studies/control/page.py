@@ -1,4 +1,4 @@
-"""docs/control.md from its template and results.jsonl: `python -m studies.control.page TEMPLATE PAGE`."""
+"""docs/control.md and its picture from results.jsonl: `python -m studies.control.page TEMPLATE PAGE PICTURE`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from pages.markdown import header, row_line
 from studies.control.run import results
+from whet.report.figures import png
 
 FILE = Path(__file__).with_name("results.jsonl")
 SIDES = {"whet": "whet", "sb3": "Stable-Baselines3"}
+COLOURS = {"whet": "#2a6fbb", "sb3": "#c8553d"}
 DRAWS, LEVEL = 10_000, 0.95
 Row = Mapping[str, Any]
 MARK = "<!-- results -->"
@@ -73,9 +77,28 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{_rate(rows):,.0f}"
 
 
+def curves(rows: Sequence[Row]) -> bytes:
+    """Mean return of the last 100 training episodes over steps, a line for each seed."""
+    environments = list(dict.fromkeys(row["environment"] for row in rows))
+    figure = Figure(figsize=(4.4 * len(environments), 3.2), dpi=150, layout="constrained")
+    for axes, environment in zip(figure.subplots(1, len(environments), squeeze=False)[0], environments, strict=True):
+        for side, name in SIDES.items():
+            for number, row in enumerate(_of(rows, environment, side)):
+                steps, returns = zip(*row["curve"], strict=True)
+                axes.plot(steps, returns, color=COLOURS[side], alpha=0.6, linewidth=1, label="" if number else name)
+        axes.set_title(environment, fontsize=10, loc="left")
+        axes.set_xlabel("steps")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
+    return png(figure)
+
+
 def main(arguments: Sequence[str]) -> None:
-    template, page = map(Path, arguments)
-    page.write_text(render(template.read_text("utf-8"), results(FILE)), "utf-8")
+    template, page, picture = map(Path, arguments)
+    rows = results(FILE)
+    page.write_text(render(template.read_text("utf-8"), rows), "utf-8")
+    if rows:
+        picture.write_bytes(curves(rows))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from PIL import Image
 from tests.control.small_runs import control_config, run_of
 from whet.control.playing import gif
 from whet.errors import UserError
-from whet.recipe import packaged_recipes, read_recipe
+from whet.recipe import Recipe, packaged_recipes, read_recipe
 from whet.report.run.page import write_report
 from whet.runs.layout import video_path
 from whet.train.explain.environments import explain_control
+from whet.train.explain.unused_keys import keys_without_effect
 
 RECIPES = [name for name, text in packaged_recipes().items() if "loop: control" in text]
 SMALL = ["steps=1", "eval.episodes=2", "track=[]", "save.every_steps=1"]
@@ -69,6 +70,24 @@ def test_explain_counts_actions_and_updates():
         "updates": "4 epochs × 2 minibatches = 8 updates",
     }
     assert (found["schedule"]["steps"], found["schedule"]["actions"]) == ("3", "384")
+
+
+def test_keys_without_effect_are_named():
+    keys = {
+        "algorithm": {"preset": "reinforce", "advantage": "to_go"},
+        "rollout": {"length": 0},
+        "critic": {"coefficient": 0.7},
+        "policy": {"kind": "cnn", "heads": 2, "activation": "relu"},
+        "normalize": {"clip": 5.0},
+        "update": {"anneal_clip": True, "epochs": 1},
+        "save": {"rollouts_every_steps": 2, "keep": 1},
+        "eval": {"every_steps": 0, "episodes": 3},
+    }
+    recipe = Recipe(name="one", config=control_config("ChosenReward", **keys), written=keys)
+    assert set(keys_without_effect(recipe)) == {
+        *("critic.coefficient", "policy.heads", "policy.activation", "normalize.clip", "update.anneal_clip"),
+        *("save.rollouts_every_steps", "eval.episodes"),
+    }
 
 
 def test_a_long_episode_is_shown_by_evenly_chosen_pictures():

@@ -51,7 +51,7 @@ class NormalizeConfig(Section):
 class StepsConfig(Section):
     """What is collected at every step."""
 
-    environments: Positive = 8  # copies; with `group`, that many for each start
+    environments: Positive = 8  # copies, or starts that have `group` copies each
     length: Count = 128  # steps in each copy, across episodes; 0: whole episodes, each from a new start
     group: Positive = 1  # episodes from the same start (reset seed), for algorithms that compare a group
 
@@ -84,7 +84,6 @@ class EpisodesConfig(Section):
 class ControlConfig(Section):
     """Learning to act from rewards."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ()
     loop: Literal["control"] = "control"  # policy gradients in environments (CartPole, MuJoCo …)
     environment: EnvironmentConfig
     steps: Positive  # rollouts, each followed by updates

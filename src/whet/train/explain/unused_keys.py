@@ -35,9 +35,12 @@ OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit
 def keys_without_effect(recipe: Recipe) -> dict[str, str]:
     """Dotted key → reason, for keys written in the recipe's file or as overrides."""
     config = recipe.config
-    if isinstance(config, CollectConfig | ControlConfig):
+    if isinstance(config, CollectConfig):
         return {}
-    inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
+    if isinstance(config, ControlConfig):
+        inert = _schedule(config) | _control(config)
+    else:
+        inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
     found: dict[str, str] = {}
     for key in written_keys(recipe.written):
         reasons = [why for inner, why in inert.items() if key == inner or key.startswith(f"{inner}.")]
@@ -54,7 +57,7 @@ def written_keys(written: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{key}"
 
 
-def _schedule(config: TrainConfig) -> dict[str, str]:
+def _schedule(config: TrainConfig | ControlConfig) -> dict[str, str]:
     optimizer, inert = config.optimizer, {}
     if optimizer.schedule != "wsd":
         inert["optimizer.decay_share"] = f"optimizer.schedule is {optimizer.schedule}; wsd has a decay of its own"
@@ -69,6 +72,24 @@ def _schedule(config: TrainConfig) -> dict[str, str]:
     # The first step after the warm-up has the full rate under every schedule; without steps, epochs decide.
     if config.steps and config.steps - optimizer.warmup(config.steps) <= 1:
         inert["optimizer.schedule"] = "the run ends with the warm-up, before the rate could fall"
+    return inert
+
+
+def _control(config: ControlConfig) -> dict[str, str]:
+    algorithm, policy = config.algorithm, config.policy
+    inert = _entropy(algorithm) | {"save.rollouts_every_steps": "loop control keeps no rollouts"}
+    if not config.needs_values:
+        inert["critic"] = f"algorithm.advantage is {name(algorithm.cell('advantage'))}, which asks no critic"
+    if name(algorithm.cell("surrogate")) != "clip":
+        inert["update.anneal_clip"] = f"algorithm.surrogate is {name(algorithm.cell('surrogate'))}"
+    if not config.normalize.observations and not config.normalize.rewards:
+        inert["normalize.clip"] = "nothing is normalised"
+    if policy.kind != "transformer":
+        inert |= dict.fromkeys(("policy.layers", "policy.heads"), f"policy.kind is {policy.kind}")
+    if policy.kind != "mlp":
+        inert["policy.activation"] = f"policy.kind is {policy.kind}"
+    if not config.eval.every_steps:
+        inert |= dict.fromkeys(("eval.episodes", "eval.deterministic"), "eval.every_steps is 0")
     return inert
 
 

@@ -24,7 +24,7 @@ DOCTORS_STAMP := $(DOCTORS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-deepspeed test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-deepspeed test-browser test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -64,6 +64,9 @@ test-launchers: $(LAUNCHERS_STAMP)  ## job files of `whet launch` against each t
 
 test-deepspeed: $(DEEPSPEED_STAMP)  ## models spread by DeepSpeed's ZeRO-3 over 2 and 4 processes, about five minutes
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(DEEPSPEED_BIN)/python -m pytest -m 'slow or not slow' tests/distributed/test_zero3.py tests/contracts/test_resumption_zero3.py
+
+test-browser: $(STAMP)  ## the page of `whet ui` in Debian's chromium, headless: live, search, microscope, export, hostile runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 # The trainer in C++, built against the libtorch of the installed torch; needs g++, cmake and ninja (docs/native.md).
 native: $(STAMP)  ## native/build/whet-native

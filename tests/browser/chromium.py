@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0  # seconds until an answer, or a condition, is given up
+REFUSED = "status of 422"  # an answer that says what is wrong: the page shows it
 KEYS = {"Enter": "\r", "Escape": "", "Tab": "\t"}
 
 
@@ -170,21 +171,26 @@ class Page:
         data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))
 
+    def close(self) -> None:
+        self.send("Page.close")
+
+    def forget(self) -> None:
+        """Leaves out the troubles so far."""
+        time.sleep(0.3)  # they are told after what they forbid
+        self.run("0")
+        self._browser.events.clear()
+
     def troubles(self) -> list[str]:
         """Errors of scripts and refusals of the content security policy so far."""
         found = []
         for event in self._browser.events:
             about = event.get("params", {})
             if event["method"] == "Runtime.exceptionThrown":
-                found.append(
-                    str(
-                        about["exceptionDetails"]
-                        .get("exception", {})
-                        .get("description", about["exceptionDetails"]["text"])
-                    )
-                )
-            if event["method"] == "Log.entryAdded" and about["entry"]["level"] == "error":
-                found.append(f"{about['entry']['text']} {about['entry'].get('url', '')}")
+                details = about["exceptionDetails"]
+                found.append(str(details.get("exception", {}).get("description", details["text"])))
+            entry = about["entry"] if event["method"] == "Log.entryAdded" else {"level": ""}
+            if entry["level"] == "error" and REFUSED not in entry["text"]:
+                found.append(f"{entry['text']} {entry.get('url', '')}")
         return found
 
     def requests(self) -> list[str]:

@@ -69,6 +69,8 @@ class Standings:
         try:
             about["started"] = started(run.path).isoformat(sep=" ", timespec="seconds")
             progress.read_on(run)
+            if not (run.path / layout.METRICS).exists() and (run.path / layout.TIMINGS).exists():
+                problems.append(f"{layout.METRICS} is missing, and with it curves and results")
             now = standing(run, step=progress.step)
             config = config_of(run)
             about |= {"steps": config.get("steps") if type(config.get("steps")) is int else None}

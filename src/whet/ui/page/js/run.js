@@ -47,8 +47,7 @@ async function runPage(query, page) {
   if (isExport() || about.standing.status !== "being written") return null;
   const stops = [];
   stops.push(repeat(LIVE_SECONDS, async () => {
-    if (!(await followed.readOn())) return;
-    wall.draw();
+    if (await followed.readOn()) wall.draw();
     const { standing } = await ask("run", { run });
     drawFacts(standing);
     drawTop(standing);

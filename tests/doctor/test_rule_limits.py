@@ -442,6 +442,43 @@ def test_a_low_rate_is_an_alarm_only_where_nothing_is_learned():
     assert updates.slow_rate(history(evals(0.3, 0.3), config=config, steps=100)) is None  # a tenth of the run
 
 
+def test_a_high_rate_is_an_alarm_only_where_nothing_is_learned():
+    config = NEW | {"optimizer": {"lr": at.FAST_RATE * 1e-3 * 1.1}}
+    assert updates.fast_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
+    assert updates.fast_rate(history(evals(0.3, 0.6), config=config)) is None
+    assert updates.fast_rate(history(evals(0.3, 0.3), config=NEW)) is None
+
+
+@pytest.mark.parametrize(("last", "rule"), [(0.69, "slow-rate"), (0.6, None)])
+def test_a_ranking_that_rises_while_the_loss_stands_is_nothing_learned(last, rule):
+    at_rate = NEW | {"optimizer": {"lr": 1e-7}}
+    rows = [*evals(0.5, 0.8), *ramp("loss", 0.693, last)]
+    found = updates.slow_rate(history(rows, kind="preference", config=at_rate))
+    assert (None if found is None else found.rule) == rule
+
+
+def test_a_narrow_clip_range_that_clips_many_tokens_is_an_alarm():
+    rows = constant("clip_fraction", 0.25)
+    narrow = {"algorithm": {"clip": {"low": 1e-3, "high": 1e-3}}}
+    assert updates.clipping(history(rows)).level == "note"
+    assert updates.clipping(history(rows, config=narrow)).level == "warning"
+    assert updates.clipping(history(rows, config=narrow)).causes[0] == "clip-range-too-small"
+
+
+def test_a_held_out_loss_that_falls_at_every_evaluation_is_learning_however_slow():
+    rows = constant("loss", 0.5)
+    steady, wavering = curve("eval/loss", [0.5, 0.493, 0.488]), curve("eval/loss", [0.5, 0.488, 0.493])
+    assert preferences.loss_stands(history(rows, kind="preference")).rule == "loss-stands"
+    assert preferences.loss_stands(history(rows, wavering, kind="preference")).rule == "loss-stands"
+    assert preferences.loss_stands(history(rows, steady, kind="preference")) is None
+
+
+def test_easy_prompts_are_no_alarm_where_most_are_solved():
+    rows = [*constant("groups/zero_variance", 0.7), *constant("groups/all_right", 0.7)]
+    assert exploration.zero_variance(history(rows, evals(0.7, 0.72))).level == "warning"
+    assert exploration.zero_variance(history(rows, evals(0.7, 0.76))).level == "note"
+
+
 def test_truncation_from_the_first_step_on_is_critical():
     def level(first):
         return completions.truncation(history(ramp("truncated", first, 1.0), evals(0.3, 0.3))).level

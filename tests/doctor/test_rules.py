@@ -30,7 +30,7 @@ FLAT = evals(0.3, 0.3)
 BY_NAME = {name: rule for rule in RULES for name in rule.names}
 
 
-def low_rate(rate=1e-6):
+def at_rate(rate=1e-6):
     return NEW | {"optimizer": {"lr": rate}}
 
 
@@ -97,7 +97,8 @@ SICK = {
     "ratio-at-start": (history(constant("ratio/max", 3.0)), "different-sampling"),
     "reward-falls": (history(ramp("reward/mean", 0.6, 0.3), constant("reward/std", 0.4)), "learning-rate-too-high"),
     "large-changes": (history(constant("weights/change", 0.5)), "learning-rate-too-high"),
-    "slow-rate": (history(FLAT, config=low_rate()), "learning-rate-too-low"),
+    "fast-rate": (history(FLAT, config=at_rate(0.03)), "learning-rate-too-high"),
+    "slow-rate": (history(FLAT, config=at_rate()), "learning-rate-too-low"),
     "still-weights": (history(constant("weights/change", 1e-6)), "learning-rate-too-low"),
     "plateau": (history(MEANS, constant("grad_norm", 0.5), FLAT, steps=40), "learning-rate-too-low"),
     "large-steps": (history(constant("approx_kl", 0.5)), "learning-rate-too-high"),
@@ -161,7 +162,7 @@ SICK = {
     "miscalibration": (reward_model(curve("eval/calibration_error", [0.03, 0.3])), "overfitting"),
     "loss-rises": (preference(ramp("loss", 0.7, 1.5)), "learning-rate-too-high"),
     "loss-stands": (
-        history(noisy("loss", 2.0, 0.02), kind="sft", config=low_rate() | BEFORE_DATA),
+        history(noisy("loss", 2.0, 0.02), kind="sft", config=at_rate() | BEFORE_DATA),
         "learning-rate-too-low",
     ),
 }

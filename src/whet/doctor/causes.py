@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from whet.doctor import thresholds as at
 from whet.doctor.findings import Change
 from whet.doctor.settings import Settings
 
@@ -104,7 +105,7 @@ def _clip_range(s: Settings) -> tuple[Change, ...]:
 
 def _of_clip(s: Settings) -> float:
     narrow = min(s.number("algorithm.clip.low", 0.2), s.number("algorithm.clip.high", 0.2))
-    return STRONG if narrow < 0.02 else 1.0 if narrow < 0.1 else RULED_OUT
+    return STRONG if narrow < at.NARROW else 1.0 if narrow < 0.1 else RULED_OUT
 
 
 def _of_target_kl(s: Settings) -> float:

@@ -16,6 +16,7 @@ from whet.runs.series import Rows, Series, series
 RECENT = 20  # steps of "now", if the run has at least twice as many
 FEW = 5  # steps averaged as the start
 SURE = 4.0  # standard errors by which a curve has moved
+RISING = 2.0  # standard errors that excuse an alarm: some sign that the run learns
 SOLVED = 0.9  # held-out accuracy of a nearly solved task
 CONFIRMED = 2  # evaluations in a row that must be worse before a result counts as fallen
 
@@ -102,9 +103,14 @@ class History:
         return [row for row in self.rows if all(row.get(name) is not None for name in names)]
 
     @property
-    def is_solved(self) -> bool:
+    def result(self) -> float:
+        """The newest held-out result where it is a share; else 0."""
         ends = self.ends()
-        return ends is not None and self._share(ends[1]) >= SOLVED
+        return 0.0 if ends is None else self._share(ends[1])
+
+    @property
+    def is_solved(self) -> bool:
+        return self.result >= SOLVED
 
     @property
     def is_never_right(self) -> bool:
@@ -131,8 +137,9 @@ class History:
     def has_fallen(self, measure: Measure) -> bool | None:
         """Whether a result is worse than before training, intervals apart; None without two evaluations.
 
-        One bad evaluation is not enough while the run goes on: the last two must be worse. In its first half a policy
-        that leaves what it imitated may dip and recover: there most of the result must be lost, and not come back.
+        One bad evaluation is not enough while the run goes on: the last two must be worse, and not be rising again. In
+        its first half a policy that leaves what it imitated may dip and recover: there most of the result must be
+        lost, while no more rollouts are correct than at the start.
         """
         rows = self.evaluations(measure)
         if len(rows) < 2:
@@ -141,10 +148,13 @@ class History:
         newest = rows[1:][-wanted:]
         if len(newest) < wanted or not all(_is_worse(measure, row, rows[0]) for row in newest):
             return False
-        if self.done >= self.steps / 2 or not measure.is_higher_better:
+        if self.is_over or not measure.is_higher_better:
             return True
         before, last = (row[measure.metric] for row in newest)
-        return last <= min(before, at.DIPPED * rows[0][measure.metric])
+        if self.done >= self.steps / 2:
+            return bool(last <= before)
+        is_right_more_often = moved(self.series("correct")) >= RISING
+        return last <= min(before, at.DIPPED * rows[0][measure.metric]) and not is_right_more_often
 
     @property
     def is_over(self) -> bool:

@@ -27,7 +27,7 @@ EVALUATION: tuple[Metric, ...] = (
         loops=GRADED,
         code=CODE,
         has_interval=True,
-        rules=("held-out", "held-out-fell", "reward-hacking", "length-hacking", "slow-rate"),
+        rules=("held-out", "held-out-fell", "reward-hacking", "length-hacking", "slow-rate", "fast-rate"),
         elsewhere={"verl": "val-core/DATA/acc/mean@1", "OpenRLHF": "eval/eval_DATA_pass1"},
     ),
     Metric(

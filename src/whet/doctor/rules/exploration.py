@@ -110,7 +110,8 @@ def zero_variance(history: History) -> Finding | None:
             "nearly all of them wrong in every rollout, as with prompts that are too hard",
             _of_wrong(history),
         )
-    if history.has_gained:
+    is_easy = causes[0] == "prompts-too-easy" and history.result >= at.EASY
+    if history.has_gained or is_easy:
         level = "note"
     return Finding(
         rule="zero-variance",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Finding
 from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, start
 from whet.doctor.rules.levels import level_of, newest
 from whet.doctor.rules.rule import LONG, OFFLINE, USUAL, Rule
 from whet.number_format import number, percent
+from whet.runs.series import Series
 
 CHANCE = 0.03  # an accuracy this near to ½ is that of a coin
 ACCURACIES = ("pair_accuracy", "label_accuracy", "outcome_accuracy", "step_accuracy")
@@ -62,7 +65,7 @@ def at_chance(history: History) -> Finding | None:
         trained = history.series(name)
         if len(trained) < 4 * FEW or len(trained) < history.steps / 3 or history.has_gained:
             continue
-        if abs(now(trained) - 0.5) > 2 * CHANCE or moved(trained) > SURE:
+        if abs(now(trained) - 0.5) > 2 * CHANCE or moved(trained) > SURE or _keeps_falling(history.series("eval/loss")):
             continue
         slow = history.settings.rate < history.settings.usual_rate / 20
         causes = ("noisy-labels", "learning-rate-too-low", "learning-rate-too-high")
@@ -181,6 +184,8 @@ def loss_stands(history: History) -> Finding | None:
         return None
     if history.has_gained or history.is_solved or abs(moved(curve)) >= SURE or not now(curve):
         return None
+    if _keeps_falling(history.series("eval/loss")):
+        return None
     settings = history.settings
     slow = settings.rate < settings.usual_rate / 20
     first = "learning-rate-too-low" if slow else "learning-rate-too-high"
@@ -192,6 +197,12 @@ def loss_stands(history: History) -> Finding | None:
         causes=(first, *others, "learning-rate-too-high" if slow else "learning-rate-too-low"),
         evidence=(newest(curve, "loss"),),
     )
+
+
+def _keeps_falling(loss: Series) -> bool:
+    """Whether a held-out loss is lower at every evaluation, by enough in all to count: slow, but it learns."""
+    falls = all(after < before for before, after in pairwise(loss.values))
+    return len(loss) >= 3 and falls and loss.values[-1] < (1 - at.LEARNED / 2) * loss.values[0]
 
 
 PREFERENCES = (

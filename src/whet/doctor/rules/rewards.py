@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import FEW, SURE, History, Row, last_steps, moved, now, start
+from whet.doctor.history import FEW, RISING, SURE, History, Row, last_steps, moved, now, start
 from whet.doctor.rules.levels import newest
 from whet.doctor.rules.rollout_evidence import largest, reward
 from whet.doctor.rules.rollout_evidence import length as tokens_of
@@ -109,7 +109,7 @@ def reward_hacking(history: History) -> Finding | None:
         before, after = (measure.text(row[measure.metric]) for row in ends)
         if history.has_lost:
             return _hacked(history, f"{rose} while {measure.label} fell from {before} to {after}", "critical")
-        is_right_more_often = len(right) >= 4 * FEW and moved(right) >= SURE
+        is_right_more_often = moved(right) >= RISING
         is_beginning = history.is_never_right and not history.settings.get("reward.functions")  # partial rewards
         is_excused = is_right_more_often or history.is_solved or is_beginning
         if _is_flat(ends, measure) and _is_late(history) and not is_excused:

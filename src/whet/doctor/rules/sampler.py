@@ -127,10 +127,12 @@ def critic(history: History) -> Finding | None:
     if history.is_solved and not is_constant:
         return None
     is_learning = history.has_gained or moved(history.series("reward/mean")) >= SURE
+    settings = history.settings
+    is_slow = settings.number("critic.lr", settings.rate) < at.SLOW_RATE * settings.usual_rate
     verdict = "it predicts the same for every token" if is_constant else "it predicts no better than a constant"
     return Finding(
         rule="dead-critic",
-        level="note" if is_learning and not is_constant else "warning",
+        level="note" if is_learning and not (is_constant and is_slow) else "warning",
         sentence=f"the critic's explained variance was {number(value)} in {last_steps(curve)}: {verdict}",
         causes=("critic-not-learning",),
         evidence=(newest(curve, "critic/explained_variance"),),

@@ -62,7 +62,7 @@ def large_changes(history: History) -> Finding | None:
 def still_weights(history: History) -> Finding | None:
     """The weights hardly change, and nothing is learned."""
     curve = history.series("weights/change")
-    if len(curve) < 2 * FEW or history.has_gained:
+    if len(curve) < 2 * FEW or _has_learned(history):
         return None
     typical = _typical(curve.values[-recent(curve) :])
     updates = history.series("updates")
@@ -78,22 +78,67 @@ def still_weights(history: History) -> Finding | None:
     )
 
 
+def _has_learned(history: History) -> bool:
+    """Whether the held-out result rose; offline the training loss must have fallen too.
+
+    A ranking may follow from differences far too small to matter.
+    """
+    loss = history.series("loss")
+    if history.settings.kind == "online" or len(loss) < 2 * FEW:
+        return bool(history.has_gained)
+    return bool(history.has_gained) and now(loss) < (1 - at.LEARNED) * start(loss)
+
+
 def slow_rate(history: History) -> Finding | None:
     """A learning rate far below the usual one, and a held-out result that stays where it was."""
-    settings, ends, measure = history.settings, history.ends(), history.measure
-    if settings.rate >= at.SLOW_RATE * settings.usual_rate or ends is None or measure is None:
+    settings = history.settings
+    if settings.rate >= at.SLOW_RATE * settings.usual_rate or _is_excused(history):
         return None
-    if history.has_gained or history.has_lost or history.is_solved or history.done < history.steps / 4:
-        return None
-    before, after = (measure.text(row[measure.metric]) for row in ends)
     return Finding(
         rule="slow-rate",
         level="warning",
-        sentence=f"optimizer.lr is {number(settings.rate)}, where {number(settings.usual_rate)} is usual, and "
-        f"{measure.label} went from {before} to {after} in {history.done} steps",
+        sentence=_stood_still(history),
         causes=("learning-rate-too-low",),
-        evidence=(Evidence(metric=measure.metric, step=int(ends[1]["step"]), text=f"{before} → {after}"),),
+        evidence=_results(history),
     )
+
+
+def fast_rate(history: History) -> Finding | None:
+    """A learning rate far above the usual one, and a held-out result that stays where it was."""
+    settings = history.settings
+    if settings.rate <= at.FAST_RATE * settings.usual_rate or _is_excused(history):
+        return None
+    return Finding(
+        rule="fast-rate",
+        level="warning",
+        sentence=_stood_still(history),
+        causes=("learning-rate-too-high",),
+        evidence=_results(history),
+    )
+
+
+def _is_excused(history: History) -> bool:
+    """Whether an unusual rate does no harm that is known yet, or harm that another rule tells."""
+    if history.ends() is None or history.done < history.steps / 4:
+        return True
+    return bool(_has_learned(history) or history.has_lost or history.is_solved)
+
+
+def _stood_still(history: History) -> str:
+    settings, (result,) = history.settings, _results(history)
+    return (
+        f"optimizer.lr is {number(settings.rate)}, where {number(settings.usual_rate)} is usual, and the held-out "
+        f"result went {result.text} in {history.done} steps"
+    )
+
+
+def _results(history: History) -> tuple[Evidence, ...]:
+    """The first and the last held-out result."""
+    measure, ends = history.measure, history.ends()
+    if measure is None or ends is None:
+        return ()
+    before, after = (measure.text(row[measure.metric]) for row in ends)
+    return (Evidence(metric=measure.metric, step=int(ends[1]["step"]), text=f"{before} → {after}"),)
 
 
 def flat_run(history: History) -> Finding | None:
@@ -101,7 +146,7 @@ def flat_run(history: History) -> Finding | None:
     reward, norm = history.series("reward/mean"), history.series("grad_norm")
     curves = [history.series(name) for name in ("reward/mean", "entropy", "length/mean")]
     curves = [curve for curve in curves if len(curve)]
-    if len(reward) < 4 * FEW or len(reward) < history.steps / 4 or history.has_gained or history.is_solved:
+    if len(reward) < 4 * FEW or len(reward) < history.steps / 2 or history.has_gained or history.is_solved:
         return None
     if not len(norm) or now(norm) == 0 or any(abs(moved(curve)) >= SURE for curve in curves):
         return None
@@ -138,11 +183,13 @@ def clipping(history: History) -> Finding | None:
     curve = history.series("clip_fraction")
     if len(curve) < FEW or now(curve) < at.CLIPPED[0]:
         return None
-    moves = history.series("approx_kl")
-    narrow = ("clip-range-too-small",) if len(moves) and now(moves) < at.POLICY_KL[0] / 10 else ()
+    moves, settings = history.series("approx_kl"), history.settings
+    is_narrow = min(settings.number(f"algorithm.clip.{end}", 0.2) for end in ("low", "high")) < at.NARROW
+    is_still = len(moves) and now(moves) < at.POLICY_KL[0] / 10
+    narrow = ("clip-range-too-small",) if is_narrow or is_still else ()
     return Finding(
         rule="clipping",
-        level=level_of(now(curve), at.CLIPPED),
+        level="warning" if is_narrow else level_of(now(curve), at.CLIPPED),
         sentence=f"{percent(now(curve))} of tokens were clipped in {last_steps(curve)}, so they taught nothing",
         causes=(*narrow, *_of_large_steps(history)),
         evidence=(largest(curve, "clip_fraction"),),
@@ -331,6 +378,12 @@ UPDATES = (
         look=slow_rate,
         names=("slow-rate",),
         symptom="the learning rate is far below the usual one and nothing is learned",
+        reads=(),
+    ),
+    Rule(
+        look=fast_rate,
+        names=("fast-rate",),
+        symptom="the learning rate is far above the usual one and nothing is learned",
         reads=(),
     ),
     Rule(

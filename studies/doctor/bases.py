@@ -1,8 +1,8 @@
-"""The healthy cases: small enough for seconds on one core, and every one learns."""
+"""The healthy cases of the parts `fit` and `develop`: small enough for seconds on one core, and every one learns."""
 
 from __future__ import annotations
 
-from studies.doctor.cases import OWN, Case, Half
+from studies.doctor.cases import OWN, Case, Part
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.algorithms.table import ALGORITHMS
 
@@ -10,12 +10,12 @@ ONLINE = ("eval.every_steps=6", "eval.examples=200", "save={every_steps: 1000, k
 OFFLINE = ("eval.every_steps=10", "eval.examples=200", "save={every_steps: 1000, keep: 1}")
 
 
-def _online(name: str, recipe: str, *keys: str, half: Half, engine: str = "") -> Case:
-    return Case(name=name, recipe=recipe, keys=(*ONLINE, *keys), half=half, engine=engine)
+def online(name: str, recipe: str, *keys: str, part: Part, engine: str = "") -> Case:
+    return Case(name=name, recipe=recipe, keys=(*ONLINE, *keys), part=part, engine=engine)
 
 
-def _offline(name: str, recipe: str, *keys: str, half: Half) -> Case:
-    return Case(name=name, recipe=recipe, keys=(*OFFLINE, *keys), half=half)
+def offline(name: str, recipe: str, *keys: str, part: Part) -> Case:
+    return Case(name=name, recipe=recipe, keys=(*OFFLINE, *keys), part=part)
 
 
 SORTING = (
@@ -95,31 +95,31 @@ SCORED = (
     "optimizer={lr: 3e-4, schedule: linear, warmup_steps: 5}",
 )
 
-SORTING_GRPO = _online("sorting-grpo", "toy-sorting", *SORTING, half="fit")
-REVERSE_GRPO = _online("reverse-grpo", "toy-sorting", *REVERSE, half="measure")
-SORTING_RLOO = _online("sorting-rloo", "toy-sorting", *SHORT_SORTING, half="measure")
+SORTING_GRPO = online("sorting-grpo", "toy-sorting", *SORTING, part="fit")
+REVERSE_GRPO = online("reverse-grpo", "toy-sorting", *REVERSE, part="develop")
+SORTING_RLOO = online("sorting-rloo", "toy-sorting", *SHORT_SORTING, part="develop")
 EXACT_REWARD = f"reward.functions=[{OWN}/rewards.py:exact]"
-SORTING_EXACT = _online("sorting-exact", "toy-sorting", *SORTING, "cold_start.steps=16", EXACT_REWARD, half="fit")
-SPELLING_GRPO = _online("spelling-grpo", "grpo-spell-backward", *SPELLING, half="measure")
-SORTING_PPO = _online("sorting-ppo", "ppo-sorting", *PPO, half="fit")
-REVERSE_PPO = _online(
-    "reverse-ppo", "ppo-sorting", *REVERSE, "rollout={prompts: 256, group: 1, max_tokens: 7}", half="measure"
+SORTING_EXACT = online("sorting-exact", "toy-sorting", *SORTING, "cold_start.steps=16", EXACT_REWARD, part="fit")
+SPELLING_GRPO = online("spelling-grpo", "grpo-spell-backward", *SPELLING, part="develop")
+SORTING_PPO = online("sorting-ppo", "ppo-sorting", *PPO, part="fit")
+REVERSE_PPO = online(
+    "reverse-ppo", "ppo-sorting", *REVERSE, "rollout={prompts: 256, group: 1, max_tokens: 7}", part="develop"
 )
-REVERSE_SFT = _offline("reverse-sft", "sft-reverse", *SUPERVISED, half="measure")
-REVERSE_DPO = _offline("reverse-dpo", "dpo", *PAIRS, half="measure")
-REVERSE_REWARD = _offline("reverse-reward", "reward-model", *SCORED, half="fit")
-SORTING_SFT = _offline(
+REVERSE_SFT = offline("reverse-sft", "sft-reverse", *SUPERVISED, part="develop")
+REVERSE_DPO = offline("reverse-dpo", "dpo", *PAIRS, part="develop")
+REVERSE_REWARD = offline("reverse-reward", "reward-model", *SCORED, part="fit")
+SORTING_SFT = offline(
     "sorting-sft",
     "demo-sft",
     *("steps=120", "task.level=2", "eval={every_steps: 10, examples: 200, max_tokens: 6}", "batch_size=32"),
     "model.new={family: gpt2, layers: 2, heads: 4, width: 128, context: 16}",
-    half="fit",
+    part="fit",
 )
-SORTING_DPO = _offline("sorting-dpo", "dpo", *(key.replace("made/", "made/sorting-") for key in PAIRS), half="fit")
-SORTING_REWARD = _offline(
-    "sorting-reward", "reward-model", *(key.replace("made/", "made/sorting-") for key in SCORED), half="measure"
+SORTING_DPO = offline("sorting-dpo", "dpo", *(key.replace("made/", "made/sorting-") for key in PAIRS), part="fit")
+SORTING_REWARD = offline(
+    "sorting-reward", "reward-model", *(key.replace("made/", "made/sorting-") for key in SCORED), part="develop"
 )
-MARKED_GRPO = _online(
+MARKED_GRPO = online(
     "marked-grpo",
     "toy-sorting",
     *REVERSE,
@@ -127,9 +127,9 @@ MARKED_GRPO = _online(
     "cold_start.steps=0",
     "optimizer.lr=1e-4",
     f"task={{name: '{OWN}/tasks.py:ChatReverse', level: 2, letters: 12}}",
-    half="measure",
+    part="develop",
 )
-BASES = (
+SEEN_BASES = (
     MARKED_GRPO,
     SORTING_GRPO,
     REVERSE_GRPO,
@@ -150,18 +150,18 @@ BASES = (
 OF_A_ROW = {"remax": ("rollout.temperature=0.5", "optimizer.lr=5e-4")}
 
 
-def _half(place: int) -> Half:
-    return "fit" if place % 2 == 0 else "measure"
+def _part(place: int) -> Part:
+    return "fit" if place % 2 == 0 else "develop"
 
 
 def _rows() -> list[Case]:
     """Every algorithm, in turn on sorting (fit) and on words (measure)."""
     found = []
     for place, row in enumerate(sorted(ALGORITHMS)):
-        half = _half(place)
-        keys = SORTING if half == "fit" else REVERSE
+        part = _part(place)
+        keys = SORTING if part == "fit" else REVERSE
         own = (f"algorithm={row}", *OF_A_ROW.get(row, ()))
-        found.append(_online(f"row-{row}", "toy-sorting", *keys, *own, half=half))
+        found.append(online(f"row-{row}", "toy-sorting", *keys, *own, part=part))
     return found
 
 
@@ -171,41 +171,41 @@ def _preferences() -> list[Case]:
     for place, (name, row) in enumerate(sorted(PREFERENCES.items())):
         if name == "apo_down":
             continue
-        half = _half(place)
+        part = _part(place)
         keys = PAIRS if row.unit == "pair" else LABELLED
-        if half == "fit":
+        if part == "fit":
             keys = tuple(key.replace("made/", "made/sorting-") for key in keys)
         found.append(
-            _offline(f"loss-{name}", "dpo" if row.unit == "pair" else "kto", *keys, f"objective={name}", half=half)
+            offline(f"loss-{name}", "dpo" if row.unit == "pair" else "kto", *keys, f"objective={name}", part=part)
         )
     return found
 
 
 OTHERS = (
-    _online("scratch-dr-grpo", "dr-grpo-sorting", *FROM_SCRATCH, half="fit"),
-    _online("scratch-rloo", "rloo-sorting", *FROM_SCRATCH, half="measure"),
-    _online("scratch-grpo", "grpo-sorting", *FROM_SCRATCH, half="fit"),
-    _online("kl-penalty", "toy-sorting", *SORTING, "algorithm.kl={coefficient: 0.02}", half="fit"),
-    _online("kl-penalty-reverse", "toy-sorting", *REVERSE, "algorithm.kl={coefficient: 0.05}", half="measure"),
-    _online("two-minibatches", "toy-sorting", *SORTING, "update.minibatches=2", half="fit"),
-    _online("two-epochs", "toy-sorting", *REVERSE, "update.epochs=2", "optimizer.lr=5e-4", half="measure"),
-    _online("one-step-stale", "toy-sorting", *SORTING, "asynchronous.staleness=1", half="measure"),
-    _online("own-engine", "toy-sorting", *SORTING, half="measure", engine="apart"),
-    _online("entropy-bonus", "toy-sorting", *SORTING, "algorithm.entropy.coefficient=0.003", half="fit"),
-    _online(
-        "dynamic-sampling", "toy-sorting", *REVERSE, "algorithm.dynamic_sampling=drop_zero_variance", half="measure"
+    online("scratch-dr-grpo", "dr-grpo-sorting", *FROM_SCRATCH, part="fit"),
+    online("scratch-rloo", "rloo-sorting", *FROM_SCRATCH, part="develop"),
+    online("scratch-grpo", "grpo-sorting", *FROM_SCRATCH, part="fit"),
+    online("kl-penalty", "toy-sorting", *SORTING, "algorithm.kl={coefficient: 0.02}", part="fit"),
+    online("kl-penalty-reverse", "toy-sorting", *REVERSE, "algorithm.kl={coefficient: 0.05}", part="develop"),
+    online("two-minibatches", "toy-sorting", *SORTING, "update.minibatches=2", part="fit"),
+    online("two-epochs", "toy-sorting", *REVERSE, "update.epochs=2", "optimizer.lr=5e-4", part="develop"),
+    online("one-step-stale", "toy-sorting", *SORTING, "asynchronous.staleness=1", part="develop"),
+    online("own-engine", "toy-sorting", *SORTING, part="develop", engine="apart"),
+    online("entropy-bonus", "toy-sorting", *SORTING, "algorithm.entropy.coefficient=0.003", part="fit"),
+    online(
+        "dynamic-sampling", "toy-sorting", *REVERSE, "algorithm.dynamic_sampling=drop_zero_variance", part="develop"
     ),
-    _online("own-reward", "toy-sorting", *SORTING, f"reward.functions=[{OWN}/rewards.py:share]", half="measure"),
-    _online(
+    online("own-reward", "toy-sorting", *SORTING, f"reward.functions=[{OWN}/rewards.py:share]", part="develop"),
+    online(
         "two-rewards",
         "toy-sorting",
         *REVERSE,
         f"reward.functions=[{OWN}/rewards.py:share, {OWN}/rewards.py:exact]",
-        half="fit",
+        part="fit",
     ),
-    _online("muon", "toy-sorting", *SORTING, "optimizer.name=muon", "optimizer.lr=2e-3", half="measure"),
-    _online("sorting-three", "toy-sorting", *SORTING, "task.level=1", half="measure"),
-    _online(
+    online("muon", "toy-sorting", *SORTING, "optimizer.name=muon", "optimizer.lr=2e-3", part="develop"),
+    online("sorting-three", "toy-sorting", *SORTING, "task.level=1", part="develop"),
+    online(
         "sorting-five",
         "toy-sorting",
         *SORTING,
@@ -213,35 +213,35 @@ OTHERS = (
         "cold_start.steps=20",
         "rollout.max_tokens=7",
         "eval.max_tokens=7",
-        half="fit",
+        part="fit",
     ),
-    _online("reverse-three", "toy-sorting", *REVERSE, "task.level=1", half="fit"),
-    _online("spelling-dapo", "grpo-spell-backward", *SPELLING, "algorithm=dapo", half="measure"),
-    _online("countdown", "grpo-countdown", *COUNTDOWN, half="measure"),
-    _offline("sft-spelling", "sft-reverse", *SUPERVISED, "task={name: spell_backward, level: 1}", half="fit"),
-    _offline(
+    online("reverse-three", "toy-sorting", *REVERSE, "task.level=1", part="fit"),
+    online("spelling-dapo", "grpo-spell-backward", *SPELLING, "algorithm=dapo", part="develop"),
+    online("countdown", "grpo-countdown", *COUNTDOWN, part="develop"),
+    offline("sft-spelling", "sft-reverse", *SUPERVISED, "task={name: spell_backward, level: 1}", part="fit"),
+    offline(
         "sft-arithmetic",
         "sft-arithmetic",
         "steps=200",
         "task.level=1",
         "eval={every_steps: 20, examples: 20, max_tokens: 4}",
-        half="measure",
+        part="develop",
     ),
-    _offline(
+    offline(
         "lm-code",
         "lm-char",
         "steps=80",
         "task={name: corpus, path: python-stdlib, eval_windows: 64}",
         "model.new={family: gpt2, layers: 2, heads: 4, width: 64, context: 64}",
         "eval={every_steps: 10, examples: 8, max_tokens: 8}",
-        half="measure",
+        part="develop",
     ),
-    _offline(
+    offline(
         "outcome-reward",
         "reward-model",
         *(key.replace("pairs", "outcomes") for key in SCORED),
         "objective=outcome",
-        half="measure",
+        part="develop",
     ),
 )
-HEALTHY: tuple[Case, ...] = (*BASES, *_rows(), *_preferences(), *OTHERS)
+SEEN: tuple[Case, ...] = (*SEEN_BASES, *_rows(), *_preferences(), *OTHERS)

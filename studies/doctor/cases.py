@@ -1,4 +1,4 @@
-"""A case: a recipe with keys, what is wrong with it if anything, and the half of the study that it belongs to."""
+"""A case: a recipe with keys, what is wrong with it if anything, and the part of the study that it belongs to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Half = Literal["fit", "measure"]  # thresholds are fitted on the first; the second is only measured
+# Thresholds are fitted to the first; rules were written while verdicts on the second were known; the third was only
+# measured, after rules and thresholds stood.
+Part = Literal["fit", "develop", "measure"]
 
 HERE = Path(__file__).resolve().parent
 OWN = "studies/doctor/own"  # in keys: the folder of the broken cells, rewards and tasks
@@ -22,7 +24,7 @@ class Case:
     name: str
     recipe: str
     keys: tuple[str, ...]
-    half: Half
+    part: Part
     engine: str = ""  # in ENGINES; the native one if empty
 
     def command(self, seed: int) -> list[str]:
@@ -60,7 +62,7 @@ def planted(
     what: str,
     causes: str | Sequence[str],
     *,
-    half: Half,
+    part: Part,
     keys: Sequence[str] = (),
     repair: Sequence[str] = (),
     engine: str = "",
@@ -70,7 +72,7 @@ def planted(
         name=f"{name}-{base.name}",
         recipe=base.recipe,
         keys=(*base.keys, *keys),
-        half=half,
+        part=part,
         engine=engine,
         base=base.name,
         what=what,

@@ -1,4 +1,4 @@
-"""Fits the thresholds of the doctor to the faults and healthy runs of the half `fit`; the other half is not read.
+"""Fits the thresholds of the doctor to the faults and healthy runs of the part `fit`; the others are not read.
 
     python -m studies.doctor.fit histories.jsonl.gz --write
 
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
     every = histories.read(options.histories)
-    runs = [one for one in every if not one.changes and one.case in CASES and CASES[one.case].half == "fit"]
+    runs = [one for one in every if not one.changes and one.case in CASES and CASES[one.case].part == "fit"]
     moved = search(runs)
     for name, value in moved.items():
         sys.stdout.write(f"{name} = {value}\n")

@@ -39,7 +39,7 @@ def start_cases() -> tuple[Case, ...]:
     of = {"start": (MODEL, reverse), "sorting-start": (MODEL, "task={name: sorting, level: 2}"), "marked": marked}
     template = {"marked": (f"model.chat_template={OWN}/single.jinja",)}
     return tuple(
-        Case(name=name, recipe="sft-reverse", keys=(*SHORT, *QUIET, *keys, *template.get(name, ())), half="fit")
+        Case(name=name, recipe="sft-reverse", keys=(*SHORT, *QUIET, *keys, *template.get(name, ())), part="fit")
         for name, keys in of.items()
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from studies.doctor.cases import Fault, Half
+from studies.doctor.cases import Fault, Part
 from studies.doctor.histories import Trained
 from studies.doctor.training import CASES
 from whet.doctor.diagnosis import findings_of, ranked
@@ -16,7 +16,7 @@ from whet.doctor.history import History
 from whet.doctor.watch import Alarms, stride
 from whet.evaluate.statistics import wilson
 
-HALVES: tuple[Half, ...] = ("fit", "measure")
+PARTS: tuple[Part, ...] = ("fit", "develop", "measure")
 RESTORED = 0.9  # of the healthy result: then a run counts as repaired
 
 Look = tuple[int, Sequence[Finding]]  # a step, and what the rules say of the run up to it
@@ -28,7 +28,7 @@ class Verdict:
 
     case: str
     seed: int
-    half: Half
+    part: Part
     faulty: bool
     alarms: tuple[str, ...]  # rules
     causes: tuple[str, ...]  # the likeliest first
@@ -62,7 +62,7 @@ def verdict(one: Trained, seen: Sequence[Look] | None = None) -> Verdict:
     return Verdict(
         case=one.case,
         seed=one.seed,
-        half=case.half,
+        part=case.part,
         faulty=isinstance(case, Fault),
         alarms=tuple(dict.fromkeys(finding.rule for finding in findings if finding.is_alarm)),
         causes=causes,
@@ -97,7 +97,7 @@ class Repair:
 
     case: str
     seed: int
-    half: Half
+    part: Part
     changes: tuple[str, ...]
     faulty: float | None  # held-out results
     repaired: float | None
@@ -129,7 +129,7 @@ def repairs(runs: Sequence[Trained], advice: Mapping[tuple[str, int], tuple[str,
             Repair(
                 case=one.case,
                 seed=one.seed,
-                half=case.half,
+                part=case.part,
                 changes=changes,
                 faulty=None if faulty is None else faulty[0],
                 repaired=None if repaired is None else repaired[0],
@@ -147,7 +147,7 @@ def _share(value: float, healthy: float, *, is_higher_better: bool) -> float:
 
 
 def summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    """The numbers of a half: shares with their 95 % intervals."""
+    """The numbers of a part: shares with their 95 % intervals."""
     every = list(verdicts)
     faulty, healthy = [one for one in every if one.faulty], [one for one in every if not one.faulty]
     shares = [one.share for one in faulty if one.share is not None]

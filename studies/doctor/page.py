@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pages.markdown import header, row_line
-from studies.doctor.bases import HEALTHY
-from studies.doctor.cases import Fault, Half
-from studies.doctor.faults import FAULTS
-from studies.doctor.judge import HALVES, RESTORED, Repair, Verdict, repair_summary, summary
+from studies.doctor.cases import Fault, Part
+from studies.doctor.judge import PARTS, RESTORED, Repair, Verdict, repair_summary, summary
+from studies.doctor.training import FAULTS, HEALTHY
 from whet.doctor.causes import CAUSES
 from whet.doctor.rules.all_rules import RULES
 from whet.doctor.settings import Settings
@@ -30,6 +29,11 @@ NOTICE = (
 )
 MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
 NONE = "–"
+PART_NAMES: Mapping[Part, str] = {
+    "fit": "to fit thresholds",
+    "develop": "known while rules were written",
+    "measure": "only measured",
+}
 KINDS = {"online": "online", "sft": "SFT", "preference": "preferences", "reward": "reward models"}
 
 Lines = Iterator[str]
@@ -72,7 +76,7 @@ def _fit(results: Results) -> Lines:
     yield from _doctors({"`whet doctor`": results.whet, **results.rivals}, "fit")
 
 
-def _doctors(doctors: Mapping[str, Sequence[Verdict]], half: Half) -> Lines:
+def _doctors(doctors: Mapping[str, Sequence[Verdict]], part: Part) -> Lines:
     yield from header(
         "doctor",
         "detected",
@@ -82,7 +86,7 @@ def _doctors(doctors: Mapping[str, Sequence[Verdict]], half: Half) -> Lines:
         "healthy runs",
     )
     for name, verdicts in doctors.items():
-        found = summary(one for one in verdicts if one.half == half)
+        found = summary(one for one in verdicts if one.part == part)
         median = found["median share"]
         warned = found["warned"]
         yield row_line(
@@ -102,10 +106,10 @@ def _share(found: Mapping[str, float] | None) -> str:
 def _counts(results: Results) -> Lines:
     """How many runs the tables are made of."""
     yield from header("runs", "faults", "faulty runs", "healthy cases", "healthy runs")
-    for half in HALVES:
-        own = [one for one in results.whet if one.half == half]
+    for part in PARTS:
+        own = [one for one in results.whet if one.part == part]
         yield row_line(
-            "to fit thresholds" if half == "fit" else "only measured",
+            PART_NAMES[part],
             *(
                 str(len(some))
                 for faulty in (True, False)
@@ -122,15 +126,15 @@ def _repaired(results: Results) -> Lines:
     yield from header(
         "runs", "harmed by the fault", "advice tried", f"restored to {percent(RESTORED)} of the healthy result"
     )
-    for half in HALVES:
-        found = repair_summary(one for one in results.repairs if one.half == half)
-        words = "to fit thresholds" if half == "fit" else "only measured"
+    for part in PARTS:
+        found = repair_summary(one for one in results.repairs if one.part == part)
+        words = PART_NAMES[part]
         yield row_line(words, str(found["hurt"]), str(found["tried"]), _share(found["restored"]))
 
 
 def _faults(results: Results) -> Lines:
     """A line for every fault."""
-    yield from header("fault", "in", "half", "detected", "cause", "first two", "warned at", "restored")
+    yield from header("fault", "in", "part", "detected", "cause", "first two", "warned at", "restored")
     for fault in FAULTS:
         verdicts = [one for one in results.whet if one.case == fault.name]
         if not verdicts:
@@ -141,7 +145,7 @@ def _faults(results: Results) -> Lines:
         yield row_line(
             fault.what,
             fault.base,
-            fault.half,
+            fault.part,
             _of(one.is_warned for one in verdicts),
             " or ".join(f"`{cause}`" for cause in fault.causes),
             _of(one.rank is not None and one.rank <= 2 for one in verdicts),
@@ -167,17 +171,17 @@ def _false_alarms(results: Results) -> Lines:
     if not warned:
         yield "No healthy run has a warning."
         return
-    yield from header("healthy run", "half", "alarms")
+    yield from header("healthy run", "part", "alarms")
     for one in warned:
-        yield row_line(f"{one.case}, seed {one.seed}", one.half, ", ".join(f"`{rule}`" for rule in one.alarms))
+        yield row_line(f"{one.case}, seed {one.seed}", one.part, ", ".join(f"`{rule}`" for rule in one.alarms))
 
 
 def _healthy(_: Results) -> Lines:
     """What the healthy cases are."""
-    yield from header("half", "healthy cases")
-    for half in HALVES:
-        names = (case.name for case in HEALTHY if case.half == half)
-        yield row_line("fit" if half == "fit" else "measured", ", ".join(f"`{name}`" for name in names))
+    yield from header("part", "healthy cases")
+    for part in PARTS:
+        names = (case.name for case in HEALTHY if case.part == part)
+        yield row_line(PART_NAMES[part], ", ".join(f"`{name}`" for name in names))
 
 
 def _rules(_: Results) -> Lines:

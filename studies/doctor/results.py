@@ -14,29 +14,29 @@ from typing import Any
 
 from studies.doctor import histories
 from studies.doctor.histories import Trained
-from studies.doctor.judge import HALVES, as_json, repair_summary, repairs, result, summary, verdict
+from studies.doctor.judge import PARTS, as_json, repair_summary, repairs, result, summary, verdict
 from studies.doctor.training import CASES, advice
 
 
 def judged(runs: Sequence[Trained]) -> dict[str, Any]:
-    """Verdicts, held-out results and repairs of all runs, and the numbers of both halves."""
+    """Verdicts, held-out results and repairs of all runs, and the numbers of each part."""
     mine = [one for one in runs if one.case in CASES]
     plain = [one for one in mine if not one.changes]
     verdicts = [verdict(one) for one in plain]
     said = {(one.case, one.seed): advice(one) for one in plain if CASES[one.case].is_repairable}
     tried = repairs(mine, said)
-    halves = {
-        half: {
-            "verdicts": summary([one for one in verdicts if one.half == half]),
-            "repairs": repair_summary([one for one in tried if one.half == half]),
+    parts = {
+        part: {
+            "verdicts": summary([one for one in verdicts if one.part == part]),
+            "repairs": repair_summary([one for one in tried if one.part == part]),
         }
-        for half in HALVES
+        for part in PARTS
     }
     rows = []
     for one, said_of in zip(plain, verdicts, strict=True):
         ends = result(one)
         rows.append({**as_json(said_of), "ended": one.ended, "result": None if ends is None else ends[0]})
-    return {"halves": halves, "runs": rows, "repairs": [as_json(one) for one in tried]}
+    return {"parts": parts, "runs": rows, "repairs": [as_json(one) for one in tried]}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     found = judged(histories.read(options.histories))
     options.to.parent.mkdir(parents=True, exist_ok=True)
     options.to.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    sys.stdout.write(json.dumps(found["halves"], indent=1) + "\n")
+    sys.stdout.write(json.dumps(found["parts"], indent=1) + "\n")
     for row in found["runs"]:
         wrong = row["faulty"] and (row["rank"] is None or row["rank"] > 2)
         if wrong or (not row["faulty"] and row["alarms"]):

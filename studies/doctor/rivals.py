@@ -200,7 +200,7 @@ def verdict(one: Trained, warnings: Warnings, causes: Mapping[str, tuple[str, ..
     return Verdict(
         case=one.case,
         seed=one.seed,
-        half=case.half,
+        part=case.part,
         faulty=isinstance(case, Fault),
         alarms=tuple(name for name, _ in warnings),
         causes=tuple(dict.fromkeys(name for some in named for name in some)),

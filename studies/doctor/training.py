@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from studies.doctor import histories
-from studies.doctor.bases import BASES, HEALTHY
+from studies.doctor.bases import SEEN, SEEN_BASES
 from studies.doctor.cases import Case, Fault
 from studies.doctor.engines import sampling_with
-from studies.doctor.faults import FAULTS
+from studies.doctor.faults import SEEN_FAULTS
+from studies.doctor.unseen import UNSEEN, UNSEEN_BASES, UNSEEN_FAULTS
 from whet.cli.progress import SilentProgress
 from whet.doctor.examine import over_time
 from whet.doctor.plain_words import written
@@ -26,6 +27,9 @@ from whet.train.start import start_run
 
 SEEDS = 5  # of faults and of the cases that they are planted in
 OTHER_SEEDS = 2  # of the other healthy cases
+BASES: tuple[Case, ...] = (*SEEN_BASES, *UNSEEN_BASES)
+HEALTHY: tuple[Case, ...] = (*SEEN, *UNSEEN)
+FAULTS: tuple[Fault, ...] = (*SEEN_FAULTS, *UNSEEN_FAULTS)
 CASES: dict[str, Case] = {case.name: case for case in (*HEALTHY, *FAULTS)}
 
 

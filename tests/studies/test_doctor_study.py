@@ -9,14 +9,12 @@ from dataclasses import replace
 import pytest
 
 from studies.doctor import fit, histories, rivals
-from studies.doctor.bases import BASES, HEALTHY
 from studies.doctor.cases import Fault
 from studies.doctor.engines import ENGINES, sampling_with
-from studies.doctor.faults import FAULTS
 from studies.doctor.inputs import make_files
-from studies.doctor.judge import Repair, lasting, looks, repair_summary, repairs, share, summary, verdict
+from studies.doctor.judge import PARTS, Repair, lasting, looks, repair_summary, repairs, share, summary, verdict
 from studies.doctor.run import Pool
-from studies.doctor.training import CASES, Job, advice, jobs
+from studies.doctor.training import BASES, CASES, FAULTS, HEALTHY, Job, advice, jobs
 from whet.algorithms.preference.preference_table import PREFERENCES
 from whet.algorithms.table import ALGORITHMS
 from whet.doctor import thresholds
@@ -34,9 +32,9 @@ def test_the_cases_are_as_many_as_the_study_claims():
     assert len(FAULTS) >= 24
     assert len(HEALTHY) >= 50
     assert len(CASES) == len(FAULTS) + len(HEALTHY)  # no name stands for two
-    for half in ("fit", "measure"):
-        assert sum(case.half == half for case in FAULTS) >= 24
-        assert sum(case.half == half for case in HEALTHY) >= 25
+    for part in PARTS:
+        assert sum(case.part == part for case in FAULTS) >= 24
+        assert sum(case.part == part for case in HEALTHY) >= 15
     trained = {key.partition("=")[2] for case in HEALTHY for key in case.keys if key.startswith(("algorithm=", "obj"))}
     assert {*ALGORITHMS, *PREFERENCES} - {"apo_down"} <= trained
 
@@ -167,7 +165,7 @@ def test_shares_have_wilson_intervals():
     assert share([]) is None
 
 
-def test_the_numbers_of_a_half_are_counted_by_runs():
+def test_the_numbers_of_a_part_are_counted_by_runs():
     one = verdict(histories.trained(entry(CONSTANT)))
     runs = [
         one,
@@ -211,10 +209,10 @@ def test_the_first_seeds_of_faults_come_first_and_none_twice(tmp_path):
         pool.add(job)
     order = [job for _, _, job in sorted(pool.waiting)]
     assert len(order) == len(every)
-    half = order[: len(FAULTS) + len(BASES)]
-    assert {job.seed for job in half} == {0}
+    first = order[: len(FAULTS) + len(BASES)]
+    assert {job.seed for job in first} == {0}
     advised = Job(case=FAULTS[0], seed=0, changes=("optimizer.lr=1e-3",))
-    assert max(job.place for job in half) < advised.place < Job(case=FAULTS[0], seed=2).place
+    assert max(job.place for job in first) < advised.place < Job(case=FAULTS[0], seed=2).place
 
 
 def test_advice_is_what_a_shell_would_give_to_whet():

@@ -1,0 +1,139 @@
+"""The part `measure`: other tasks, algorithms and losses, and other strengths of faults; nothing was fitted to it.
+
+Rules and thresholds stood before the first verdict on these runs was computed.
+"""
+
+from __future__ import annotations
+
+from studies.doctor.bases import (
+    PAIRS,
+    REVERSE_REWARD,
+    SCORED,
+    SORTING,
+    SORTING_DPO,
+    SORTING_REWARD,
+    offline,
+    online,
+)
+from studies.doctor.cases import OWN, Case, Fault, planted
+from studies.doctor.faults import ANY_MISMATCH, CELLS, ONCE, REWARDS, TASK_REWARD, TASKS
+
+SMALL_LLAMA = "model.new={family: llama, layers: 2, heads: 4, width: 64, context: 24}"
+WORDS = (
+    "steps=44",
+    SMALL_LLAMA,
+    "task={name: spell_backward, level: 1}",
+    "cold_start={steps: 120, batch_size: 64, lr: 3e-3}",
+    "rollout={prompts: 24, group: 8, max_tokens: 9}",
+    "optimizer={lr: 7e-4, schedule: linear, warmup_steps: 4}",
+    "eval.max_tokens=9",
+)
+SUMS = (
+    "steps=44",
+    "model.new={family: gpt2, layers: 2, heads: 4, width: 96, context: 16}",
+    "task={name: arithmetic, level: 2}",
+    "cold_start={steps: 250, batch_size: 64, lr: 3e-3}",
+    "rollout={prompts: 32, group: 8, max_tokens: 5}",
+    "optimizer={lr: 5e-4, schedule: linear, warmup_steps: 4}",
+    "eval.max_tokens=5",
+)
+DIGITS = (*SORTING, SMALL_LLAMA, "cold_start.steps=30", "algorithm=dr_grpo")
+
+DIGITS_DR_GRPO = online("digits-dr-grpo", "toy-sorting", *DIGITS, part="measure")
+WORDS_RLOO = online("words-rloo", "toy-sorting", *WORDS, "algorithm=rloo", part="measure")
+SUMS_GRPO = online("sums-grpo", "toy-sorting", *SUMS, part="measure")
+WORDS_PPO = online(
+    "words-ppo", "ppo-sorting", *WORDS, "rollout={prompts: 192, group: 1, max_tokens: 9}", part="measure"
+)
+SUMS_SFT = offline(
+    "sums-sft",
+    "sft-arithmetic",
+    "steps=240",
+    "model.new={family: llama, layers: 2, heads: 4, width: 96, context: 16}",
+    "eval={every_steps: 20, examples: 200, max_tokens: 5}",
+    part="measure",
+)
+REVERSE_IPO = offline("reverse-ipo", "dpo", *PAIRS, "objective=ipo", part="measure")
+OUTCOME = offline(
+    "sorting-outcome",
+    "reward-model",
+    *(key.replace("made/pairs", "made/sorting-outcomes").replace("made/start", "made/sorting-start") for key in SCORED),
+    "objective=outcome",
+    part="measure",
+)
+UNSEEN_BASES = (DIGITS_DR_GRPO, WORDS_RLOO, SUMS_GRPO, WORDS_PPO, SUMS_SFT, REVERSE_IPO, OUTCOME)
+
+# fmt: off
+UNSEEN_FAULTS: tuple[Fault, ...] = (
+    planted(DIGITS_DR_GRPO, "lr-times-40", "learning rate × 40", "learning-rate-too-high", part="measure",
+        keys=["optimizer.lr=4e-2"], repair=["optimizer.lr=1e-3"]),
+    planted(DIGITS_DR_GRPO, "leaked-evaluation", "held-out prompts are trained on", "leaked-evaluation",
+        part="measure", keys=[f"task={{name: '{TASKS}:SeenSorting', level: 2, seen: 60}}"]),
+    planted(DIGITS_DR_GRPO, "few-prompts", "6 different prompts", "duplicated-prompts", part="measure",
+        keys=[f"task={{name: '{TASKS}:FewSorting', level: 2, prompts: 6}}"]),
+    planted(DIGITS_DR_GRPO, "flipped-advantage", "own advantage: mean(R) − R", "wrong-sign", part="measure",
+        keys=[f"algorithm.advantage={CELLS}:below_mean"], repair=["algorithm.advantage=center"]),
+    planted(DIGITS_DR_GRPO, "too-hard", "eight digits, and no supervised start", "prompts-too-hard", part="measure",
+        keys=["task.level=6", "cold_start.steps=0", "rollout.max_tokens=10", "eval.max_tokens=10",
+              f"reward.functions=[{REWARDS}:exact]"],
+        repair=["task.level=2", "cold_start.steps=30"]),
+    planted(DIGITS_DR_GRPO, "random-reward", "own reward that is random", "noisy-reward", part="measure",
+        keys=[f"reward.functions=[{REWARDS}:noise]"], repair=TASK_REWARD),
+    planted(WORDS_RLOO, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
+        keys=["optimizer.lr=1.4e-6"], repair=["optimizer.lr=7e-4"]),
+    planted(WORDS_RLOO, "flipped-loss", "own surrogate without its minus", "wrong-sign", part="measure",
+        keys=[f"algorithm.surrogate={CELLS}:flipped"], repair=["algorithm.surrogate=reinforce"]),
+    planted(WORDS_RLOO, "repetition-reward", "own reward for letters that repeat",
+        ["reward-pays-repetition", "reward-misspecified"], part="measure",
+        keys=[f"reward.functions=[{REWARDS}:repeated]"], repair=TASK_REWARD),
+    planted(WORDS_RLOO, "length-reward", "own reward that pays for tokens",
+        ["reward-pays-length", "reward-misspecified"], part="measure", keys=[f"reward.functions=[{REWARDS}:length]"], repair=TASK_REWARD),
+    planted(WORDS_RLOO, "hotter-engine", "sampler's temperature × 1.6", "different-sampling", part="measure",
+        keys=[ANY_MISMATCH], engine="hotter"),
+    planted(WORDS_RLOO, "tiny-max-tokens", "rollout.max_tokens 2", "max-tokens-too-small", part="measure",
+        keys=["rollout.max_tokens=2"], repair=["rollout.max_tokens=9"]),
+    planted(WORDS_RLOO, "hot-sampling", "temperature 3", "temperature-too-high", part="measure",
+        keys=["rollout.temperature=3"], repair=["rollout.temperature=1.0"]),
+    planted(SUMS_GRPO, "constant-reward", "own reward that is always ½", "constant-reward", part="measure",
+        keys=[f"reward.functions=[{REWARDS}:constant]"], repair=TASK_REWARD),
+    planted(SUMS_GRPO, "nan-reward", "own reward that is NaN for some", "reward-fails", part="measure",
+        keys=[f"reward.functions=[{REWARDS}:brittle]", "reward.allowed_failures=1000000"], repair=TASK_REWARD),
+    planted(SUMS_GRPO, "wrong-reference", "KL to a random model", "wrong-reference", part="measure",
+        keys=["algorithm.kl={coefficient: 0.5, reference: random}"], repair=["algorithm.kl.reference=start"]),
+    planted(SUMS_GRPO, "unsynced-engine", "sampler never gets new weights", "stale-sampler", part="measure",
+        keys=[ANY_MISMATCH], engine="unsynced"),
+    planted(SUMS_GRPO, "reuse", "12 epochs on every step's rollouts", "too-many-updates", part="measure",
+        keys=["update.epochs=12", "update.minibatches=2"], repair=ONCE),
+    planted(WORDS_PPO, "dead-critic", "critic's learning rate 1e-7", "critic-not-learning", part="measure",
+        keys=["critic.lr=1e-7"], repair=["critic.lr=1e-3"]),
+    planted(WORDS_PPO, "entropy-bonus", "entropy coefficient 0.5", "entropy-bonus-too-high", part="measure",
+        keys=["algorithm.entropy.coefficient=0.5"], repair=["algorithm.entropy.coefficient=0"]),
+    planted(WORDS_PPO, "lr-times-30", "learning rate × 30", "learning-rate-too-high", part="measure",
+        keys=["optimizer.lr=2e-2"], repair=["optimizer.lr=7e-4"]),
+    planted(SUMS_SFT, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
+        keys=["optimizer.lr=4e-6"], repair=["optimizer.lr=2e-3"]),
+    planted(SUMS_SFT, "lr-times-40", "learning rate × 40", "learning-rate-too-high", part="measure",
+        keys=["optimizer.lr=8e-2"], repair=["optimizer.lr=2e-3"]),
+    planted(REVERSE_IPO, "swapped-labels", "chosen and rejected exchanged in training", "swapped-labels",
+        part="measure", keys=["data=made/swapped.jsonl", "eval.data=made/clean.jsonl"]),
+    planted(SORTING_DPO, "swapped-labels", "chosen and rejected exchanged in training", "swapped-labels",
+        part="measure", keys=["data=made/sorting-swapped.jsonl", "eval.data=made/sorting-clean.jsonl"]),
+    planted(SORTING_REWARD, "length-bias", "the better completion is the longer one", "length-biased-data",
+        part="measure", keys=["data=made/sorting-longer.jsonl"]),
+    planted(REVERSE_REWARD, "noisy-labels", "half of all pairs exchanged", "noisy-labels", part="measure",
+        keys=["data=made/noisy.jsonl"]),
+)
+# fmt: on
+
+UNSEEN_OTHERS: tuple[Case, ...] = (
+    online("words-gspo", "toy-sorting", *WORDS, "algorithm=gspo", part="measure"),
+    online("words-cispo", "toy-sorting", *WORDS, "algorithm=cispo", part="measure"),
+    online("words-reinforce-pp", "toy-sorting", *WORDS, "algorithm=reinforce_pp", part="measure"),
+    online("sums-dapo", "toy-sorting", *SUMS, "algorithm=dapo", part="measure"),
+    online("sums-two-epochs", "toy-sorting", *SUMS, "update.epochs=2", "optimizer.lr=3e-4", part="measure"),
+    online("digits-kl", "toy-sorting", *DIGITS, "algorithm.kl={coefficient: 0.02}", part="measure"),
+    online("digits-own-engine", "toy-sorting", *DIGITS, part="measure", engine="apart"),
+    online("sums-own-reward", "toy-sorting", *SUMS, f"reward.functions=[{OWN}/rewards.py:share]", part="measure"),
+    offline("reverse-simpo", "dpo", *PAIRS, "objective=simpo", part="measure"),
+)
+UNSEEN: tuple[Case, ...] = (*UNSEEN_BASES, *UNSEEN_OTHERS)

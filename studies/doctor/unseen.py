@@ -23,7 +23,7 @@ WORDS = (
     "steps=44",
     SMALL_LLAMA,
     "task={name: spell_backward, level: 1}",
-    "cold_start={steps: 120, batch_size: 64, lr: 3e-3}",
+    "cold_start={steps: 45, batch_size: 64, lr: 3e-3}",
     "rollout={prompts: 24, group: 8, max_tokens: 9}",
     "optimizer={lr: 7e-4, schedule: linear, warmup_steps: 4}",
     "eval.max_tokens=9",
@@ -37,7 +37,7 @@ SUMS = (
     "optimizer={lr: 5e-4, schedule: linear, warmup_steps: 4}",
     "eval.max_tokens=5",
 )
-DIGITS = (*SORTING, SMALL_LLAMA, "cold_start.steps=30", "algorithm=dr_grpo")
+DIGITS = (*SORTING, SMALL_LLAMA, "cold_start={steps: 12, batch_size: 32, lr: 2e-3}", "algorithm=dr_grpo")
 
 DIGITS_DR_GRPO = online("digits-dr-grpo", "toy-sorting", *DIGITS, part="measure")
 WORDS_RLOO = online("words-rloo", "toy-sorting", *WORDS, "algorithm=rloo", part="measure")
@@ -45,12 +45,15 @@ SUMS_GRPO = online("sums-grpo", "toy-sorting", *SUMS, part="measure")
 WORDS_PPO = online(
     "words-ppo", "ppo-sorting", *WORDS, "rollout={prompts: 192, group: 1, max_tokens: 9}", part="measure"
 )
-SUMS_SFT = offline(
-    "sums-sft",
-    "sft-arithmetic",
-    "steps=240",
-    "model.new={family: llama, layers: 2, heads: 4, width: 96, context: 16}",
-    "eval={every_steps: 20, examples: 200, max_tokens: 5}",
+WORDS_SFT = offline(
+    "words-sft",
+    "sft-reverse",
+    "steps=150",
+    "model.new={family: gpt2, layers: 2, heads: 4, width: 96, context: 24}",
+    "task={name: spell_backward, level: 1}",
+    "batch_size=32",
+    "optimizer={lr: 2e-3, schedule: cosine, warmup_steps: 10}",
+    "eval.max_tokens=9",
     part="measure",
 )
 REVERSE_IPO = offline("reverse-ipo", "dpo", *PAIRS, "objective=ipo", part="measure")
@@ -61,7 +64,7 @@ OUTCOME = offline(
     "objective=outcome",
     part="measure",
 )
-UNSEEN_BASES = (DIGITS_DR_GRPO, WORDS_RLOO, SUMS_GRPO, WORDS_PPO, SUMS_SFT, REVERSE_IPO, OUTCOME)
+UNSEEN_BASES = (DIGITS_DR_GRPO, WORDS_RLOO, SUMS_GRPO, WORDS_PPO, WORDS_SFT, REVERSE_IPO, OUTCOME)
 
 # fmt: off
 UNSEEN_FAULTS: tuple[Fault, ...] = (
@@ -76,7 +79,7 @@ UNSEEN_FAULTS: tuple[Fault, ...] = (
     planted(DIGITS_DR_GRPO, "too-hard", "eight digits, and no supervised start", "prompts-too-hard", part="measure",
         keys=["task.level=6", "cold_start.steps=0", "rollout.max_tokens=10", "eval.max_tokens=10",
               f"reward.functions=[{REWARDS}:exact]"],
-        repair=["task.level=2", "cold_start.steps=30"]),
+        repair=["task.level=2", "cold_start.steps=12"]),
     planted(DIGITS_DR_GRPO, "random-reward", "own reward that is random", "noisy-reward", part="measure",
         keys=[f"reward.functions=[{REWARDS}:noise]"], repair=TASK_REWARD),
     planted(WORDS_RLOO, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
@@ -87,7 +90,8 @@ UNSEEN_FAULTS: tuple[Fault, ...] = (
         ["reward-pays-repetition", "reward-misspecified"], part="measure",
         keys=[f"reward.functions=[{REWARDS}:repeated]"], repair=TASK_REWARD),
     planted(WORDS_RLOO, "length-reward", "own reward that pays for tokens",
-        ["reward-pays-length", "reward-misspecified"], part="measure", keys=[f"reward.functions=[{REWARDS}:length]"], repair=TASK_REWARD),
+        ["reward-pays-length", "reward-misspecified"], part="measure",
+        keys=[f"reward.functions=[{REWARDS}:length]"], repair=TASK_REWARD),
     planted(WORDS_RLOO, "hotter-engine", "sampler's temperature × 1.6", "different-sampling", part="measure",
         keys=[ANY_MISMATCH], engine="hotter"),
     planted(WORDS_RLOO, "tiny-max-tokens", "rollout.max_tokens 2", "max-tokens-too-small", part="measure",
@@ -110,9 +114,9 @@ UNSEEN_FAULTS: tuple[Fault, ...] = (
         keys=["algorithm.entropy.coefficient=0.5"], repair=["algorithm.entropy.coefficient=0"]),
     planted(WORDS_PPO, "lr-times-30", "learning rate × 30", "learning-rate-too-high", part="measure",
         keys=["optimizer.lr=2e-2"], repair=["optimizer.lr=7e-4"]),
-    planted(SUMS_SFT, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
+    planted(WORDS_SFT, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
         keys=["optimizer.lr=4e-6"], repair=["optimizer.lr=2e-3"]),
-    planted(SUMS_SFT, "lr-times-40", "learning rate × 40", "learning-rate-too-high", part="measure",
+    planted(WORDS_SFT, "lr-times-40", "learning rate × 40", "learning-rate-too-high", part="measure",
         keys=["optimizer.lr=8e-2"], repair=["optimizer.lr=2e-3"]),
     planted(REVERSE_IPO, "swapped-labels", "chosen and rejected exchanged in training", "swapped-labels",
         part="measure", keys=["data=made/swapped.jsonl", "eval.data=made/clean.jsonl"]),

@@ -22,11 +22,11 @@ SMALL_LLAMA = "model.new={family: llama, layers: 2, heads: 4, width: 64, context
 WORDS = (
     "steps=44",
     SMALL_LLAMA,
-    "task={name: spell_backward, level: 1}",
-    "cold_start={steps: 45, batch_size: 64, lr: 3e-3}",
-    "rollout={prompts: 24, group: 8, max_tokens: 9}",
+    "task={name: spell_backward, level: 2}",
+    "cold_start={steps: 110, batch_size: 64, lr: 3e-3}",
+    "rollout={prompts: 24, group: 8, max_tokens: 12}",
     "optimizer={lr: 7e-4, schedule: linear, warmup_steps: 4}",
-    "eval.max_tokens=9",
+    "eval.max_tokens=12",
 )
 SUMS = (
     "steps=44",
@@ -37,13 +37,13 @@ SUMS = (
     "optimizer={lr: 5e-4, schedule: linear, warmup_steps: 4}",
     "eval.max_tokens=5",
 )
-DIGITS = (*SORTING, SMALL_LLAMA, "cold_start={steps: 12, batch_size: 32, lr: 2e-3}", "algorithm=dr_grpo")
+DIGITS = (*SORTING, SMALL_LLAMA, "cold_start={steps: 20, batch_size: 32, lr: 2e-3}", "algorithm=dr_grpo")
 
 DIGITS_DR_GRPO = online("digits-dr-grpo", "toy-sorting", *DIGITS, part="measure")
 WORDS_RLOO = online("words-rloo", "toy-sorting", *WORDS, "algorithm=rloo", part="measure")
 SUMS_GRPO = online("sums-grpo", "toy-sorting", *SUMS, part="measure")
 WORDS_PPO = online(
-    "words-ppo", "ppo-sorting", *WORDS, "rollout={prompts: 192, group: 1, max_tokens: 9}", part="measure"
+    "words-ppo", "ppo-sorting", *WORDS, "rollout={prompts: 192, group: 1, max_tokens: 12}", part="measure"
 )
 WORDS_SFT = offline(
     "words-sft",
@@ -79,7 +79,7 @@ UNSEEN_FAULTS: tuple[Fault, ...] = (
     planted(DIGITS_DR_GRPO, "too-hard", "eight digits, and no supervised start", "prompts-too-hard", part="measure",
         keys=["task.level=6", "cold_start.steps=0", "rollout.max_tokens=10", "eval.max_tokens=10",
               f"reward.functions=[{REWARDS}:exact]"],
-        repair=["task.level=2", "cold_start.steps=12"]),
+        repair=["task.level=2", "cold_start.steps=20"]),
     planted(DIGITS_DR_GRPO, "random-reward", "own reward that is random", "noisy-reward", part="measure",
         keys=[f"reward.functions=[{REWARDS}:noise]"], repair=TASK_REWARD),
     planted(WORDS_RLOO, "lr-by-500", "learning rate ÷ 500", "learning-rate-too-low", part="measure",
@@ -95,7 +95,7 @@ UNSEEN_FAULTS: tuple[Fault, ...] = (
     planted(WORDS_RLOO, "hotter-engine", "sampler's temperature × 1.6", "different-sampling", part="measure",
         keys=[ANY_MISMATCH], engine="hotter"),
     planted(WORDS_RLOO, "tiny-max-tokens", "rollout.max_tokens 2", "max-tokens-too-small", part="measure",
-        keys=["rollout.max_tokens=2"], repair=["rollout.max_tokens=9"]),
+        keys=["rollout.max_tokens=2"], repair=["rollout.max_tokens=12"]),
     planted(WORDS_RLOO, "hot-sampling", "temperature 3", "temperature-too-high", part="measure",
         keys=["rollout.temperature=3"], repair=["rollout.temperature=1.0"]),
     planted(SUMS_GRPO, "constant-reward", "own reward that is always ½", "constant-reward", part="measure",

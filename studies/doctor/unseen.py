@@ -37,7 +37,14 @@ SUMS = (
     "optimizer={lr: 5e-4, schedule: linear, warmup_steps: 4}",
     "eval.max_tokens=5",
 )
-DIGITS = (*SORTING, SMALL_LLAMA, "cold_start={steps: 20, batch_size: 32, lr: 2e-3}", "algorithm=dr_grpo")
+DIGITS = (
+    *SORTING,
+    SMALL_LLAMA,
+    "cold_start={steps: 20, batch_size: 32, lr: 2e-3}",
+    "algorithm=dr_grpo",
+    "optimizer.lr=2e-3",
+    "steps=60",
+)
 
 DIGITS_DR_GRPO = online("digits-dr-grpo", "toy-sorting", *DIGITS, part="measure")
 WORDS_RLOO = online("words-rloo", "toy-sorting", *WORDS, "algorithm=rloo", part="measure")
@@ -69,7 +76,7 @@ UNSEEN_BASES = (DIGITS_DR_GRPO, WORDS_RLOO, SUMS_GRPO, WORDS_PPO, WORDS_SFT, REV
 # fmt: off
 UNSEEN_FAULTS: tuple[Fault, ...] = (
     planted(DIGITS_DR_GRPO, "lr-times-40", "learning rate × 40", "learning-rate-too-high", part="measure",
-        keys=["optimizer.lr=4e-2"], repair=["optimizer.lr=1e-3"]),
+        keys=["optimizer.lr=8e-2"], repair=["optimizer.lr=2e-3"]),
     planted(DIGITS_DR_GRPO, "leaked-evaluation", "held-out prompts are trained on", "leaked-evaluation",
         part="measure", keys=[f"task={{name: '{TASKS}:SeenSorting', level: 2, seen: 60}}"]),
     planted(DIGITS_DR_GRPO, "few-prompts", "6 different prompts", "duplicated-prompts", part="measure",

@@ -27,7 +27,7 @@ from studies.doctor.judge import Look, Verdict, looks, verdict
 from studies.doctor.training import CASES
 from whet.doctor import thresholds
 from whet.doctor.findings import Finding
-from whet.doctor.rules import completions, evaluation, exploration, preferences, rewards, sampler, updates
+from whet.doctor.rules import completions, evaluation, exploration, preferences, progress, rewards, sampler, updates
 from whet.doctor.rules.all_rules import RULES
 from whet.doctor.watch import stride
 
@@ -60,7 +60,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 LOOKS = 12  # of a run, while thresholds are searched: the verdicts of a page are of all looks
 FALSE_ALARM = 20.0  # times the share of healthy runs with a warning, in the score
-ROOMS: tuple[ModuleType, ...] = (completions, evaluation, exploration, preferences, rewards, sampler, updates)
+ROOMS: tuple[ModuleType, ...] = (completions, evaluation, exploration, preferences, progress, rewards, sampler, updates)
 
 Value = float | tuple[float, ...]
 

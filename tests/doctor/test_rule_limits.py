@@ -5,7 +5,7 @@ import pytest
 from tests.doctor.made import NEW, constant, curve, evals, history, ramp, rollout
 from whet.doctor import thresholds as at
 from whet.doctor.examine import over_time
-from whet.doctor.rules import completions, evaluation, exploration, preferences, rewards, sampler, updates
+from whet.doctor.rules import completions, evaluation, exploration, preferences, progress, rewards, sampler, updates
 
 
 @pytest.mark.parametrize(
@@ -436,24 +436,24 @@ def test_a_critic_that_predicts_the_same_everywhere_is_dead_whatever_its_sign():
 
 def test_a_low_rate_is_an_alarm_only_where_nothing_is_learned():
     config = NEW | {"optimizer": {"lr": at.SLOW_RATE * 1e-3 / 2}}
-    assert updates.slow_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
-    assert updates.slow_rate(history(evals(0.3, 0.6), config=config)) is None
-    assert updates.slow_rate(history(evals(0.3, 0.3), config=NEW)) is None
-    assert updates.slow_rate(history(evals(0.3, 0.3), config=config, steps=100)) is None  # a tenth of the run
+    assert progress.slow_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
+    assert progress.slow_rate(history(evals(0.3, 0.6), config=config)) is None
+    assert progress.slow_rate(history(evals(0.3, 0.3), config=NEW)) is None
+    assert progress.slow_rate(history(evals(0.3, 0.3), config=config, steps=100)) is None  # a tenth of the run
 
 
 def test_a_high_rate_is_an_alarm_only_where_nothing_is_learned():
     config = NEW | {"optimizer": {"lr": at.FAST_RATE * 1e-3 * 1.1}}
-    assert updates.fast_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
-    assert updates.fast_rate(history(evals(0.3, 0.6), config=config)) is None
-    assert updates.fast_rate(history(evals(0.3, 0.3), config=NEW)) is None
+    assert progress.fast_rate(history(evals(0.3, 0.3), config=config)).level == "warning"
+    assert progress.fast_rate(history(evals(0.3, 0.6), config=config)) is None
+    assert progress.fast_rate(history(evals(0.3, 0.3), config=NEW)) is None
 
 
 @pytest.mark.parametrize(("last", "rule"), [(0.69, "slow-rate"), (0.6, None)])
 def test_a_ranking_that_rises_while_the_loss_stands_is_nothing_learned(last, rule):
     at_rate = NEW | {"optimizer": {"lr": 1e-7}}
     rows = [*evals(0.5, 0.8), *ramp("loss", 0.693, last)]
-    found = updates.slow_rate(history(rows, kind="preference", config=at_rate))
+    found = progress.slow_rate(history(rows, kind="preference", config=at_rate))
     assert (None if found is None else found.rule) == rule
 
 

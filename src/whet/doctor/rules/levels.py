@@ -18,3 +18,8 @@ def largest(curve: Series, metric: str) -> Evidence:
     """The largest value of a curve."""
     worst = max(range(len(curve)), key=curve.values.__getitem__)
     return Evidence(metric=metric, step=curve.steps[worst], text=f"{metric} {curve.values[worst]:.3g}")
+
+
+def typical(values: tuple[float, ...]) -> float:
+    """The median."""
+    return sorted(values)[len(values) // 2]

@@ -82,7 +82,7 @@ bench-native: native  ## tokens per second of the trainer in C++ beside Python's
 	$(BIN)/python -m bench.native $(BENCH)
 
 # Runs that stand in the file of histories are not trained again.
-bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, 75 minutes on two cores
+bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, two hours on two cores
 	OMP_NUM_THREADS=1 $(DOCTORS_BIN)/python -m studies.doctor.run all --parallel 2 --run-seconds 600 --runs runs/doctor --to runs/doctor/histories.jsonl.gz
 	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/results/whet.json
 	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/results/rivals.json

@@ -10,6 +10,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,9 @@ def render(template: str, results: Results) -> str:
     return NOTICE + MARK.sub(lambda mark: "\n".join(TABLES[mark[1]](results)), template)
 
 
-def _proof(results: Results) -> Lines:
-    """Faults and healthy runs that no threshold was fitted to: this doctor and the others."""
-    yield from _doctors({"`whet doctor`": results.whet, **results.rivals}, "measure")
-
-
-def _fit(results: Results) -> Lines:
-    """The same of the runs that thresholds were fitted to."""
-    yield from _doctors({"`whet doctor`": results.whet, **results.rivals}, "fit")
-
-
-def _doctors(doctors: Mapping[str, Sequence[Verdict]], part: Part) -> Lines:
+def _doctors(results: Results, part: Part) -> Lines:
+    """A part of the study: this doctor and the others."""
+    doctors: Mapping[str, Sequence[Verdict]] = {"`whet doctor`": results.whet, **results.rivals}
     yield from header(
         "doctor",
         "detected",
@@ -227,8 +220,7 @@ SETTINGS = (
 )
 
 TABLES: Mapping[str, Callable[[Results], Lines]] = {
-    "proof": _proof,
-    "fit": _fit,
+    **{part: partial(_doctors, part=part) for part in PARTS},
     "counts": _counts,
     "repaired": _repaired,
     "faults": _faults,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,18 @@ def judged(runs: Sequence[Trained]) -> dict[str, Any]:
     return {"parts": parts, "runs": rows, "repairs": [as_json(one) for one in tried]}
 
 
+def rowwise(found: Mapping[str, Any]) -> str:
+    """JSON in which every row of a list has a line."""
+    sections = []
+    for name, content in found.items():
+        rows = content if isinstance(content, list) else None
+        text = json.dumps(content, ensure_ascii=False)
+        if rows:
+            text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]"
+        sections.append(f"{json.dumps(name)}: {text}")
+    return "{" + ",\n".join(sections) + "}\n"
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("histories", type=Path, nargs="+")
@@ -46,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     found = judged(histories.read(options.histories))
     options.to.parent.mkdir(parents=True, exist_ok=True)
-    options.to.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    options.to.write_text(rowwise(found), "utf-8")
     sys.stdout.write(json.dumps(found["parts"], indent=1) + "\n")
     for row in found["runs"]:
         wrong = row["faulty"] and (row["rank"] is None or row["rank"] > 2)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import logging
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from studies.doctor import histories
 from studies.doctor.cases import Fault
 from studies.doctor.histories import Trained
 from studies.doctor.judge import Verdict, as_json
+from studies.doctor.results import rowwise
 from studies.doctor.training import CASES
 from whet.doctor.watch import stride
 
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     runs = [one for one in histories.read(options.histories) if not one.changes and one.case in CASES]
     found = {label: [as_json(one) for one in some] for label, some in verdicts(runs)}
-    options.to.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    options.to.write_text(rowwise(found), "utf-8")
     for label, some in found.items():
         sys.stdout.write(f"{label}: {sum(bool(one['alarms']) for one in some)} of {len(some)} runs warned\n")
 

@@ -172,7 +172,8 @@ class Steps:
             return answer
         log = (self.place / "log.txt").read_text("utf-8", errors="replace")
         lines = [one.strip() for one in log.splitlines() if one.strip()]
-        return {"missing": " / ".join(lines[-3:])[:600] or "ended without a word"}
+        said = " / ".join(lines[-3:]).replace(f"{Path(__file__).parents[1]}/", "")
+        return {"missing": said[:600] or "ended without a word"}
 
     def end(self) -> None:
         """Stops it, wherever it is."""

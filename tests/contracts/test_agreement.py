@@ -48,11 +48,11 @@ def test_every_ratio_is_one_before_the_first_update(
     worst: list[float] = []
     original = online_module.update
 
-    def watched(learner: Learner, batch: Batch, *, step: int) -> Any:
+    def watched(learner: Learner, batch: Batch, *, step: int, record: Any) -> Any:
         s = batch.sequences
         logprobs, _ = token_logprobs(learner.policy, s.tokens, s.lengths, s.mask, learner.config.rollout.sampling)
         worst.append(float(torch.expm1(logprobs.detach() - batch.logprobs_old).abs().max()))
-        return original(learner, batch, step=step)
+        return original(learner, batch, step=step, record=record)
 
     monkeypatch.setattr(online_module, "update", watched)
     run = train_here(recipe(model, **SAMPLINGS[name]), tmp_path / "run")

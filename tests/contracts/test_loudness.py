@@ -65,9 +65,9 @@ def poison_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
     original = online_module.annotate
 
     def annotate(
-        learner: Any, sampled_groups: SampledGroups, step_settings: Any
+        learner: Any, sampled_groups: SampledGroups, step_settings: Any, record: Any
     ) -> tuple[Batch, Any, dict[str, float]]:
-        batch, seen, metrics = original(learner, sampled_groups, step_settings)
+        batch, seen, metrics = original(learner, sampled_groups, step_settings, record)
         if sampled_groups.drawn[0][0].version == BAD_STEP - 1:
             batch.advantages[2] *= float("nan")
         return batch, seen, metrics

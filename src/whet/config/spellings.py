@@ -11,7 +11,6 @@ EARLIER = {  # dotted key of an earlier whet → key now
     "stop.falls": "early_stopping.patience",
     "stop.metric": "early_stopping.metric",
     "early_stopping.falls": "early_stopping.patience",
-    "placement": "offload",
     "update.clip_norm": "update.max_grad_norm",
     "update.kl_limit": "update.target_kl",
     "update.micro_tokens": "update.micro_batch_tokens",

@@ -214,8 +214,7 @@ def _from_transformers(policy: Decoder, folder: Path) -> Any:
     bars: Any = logging  # its functions have no types
     bars.disable_progress_bar()
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        return model.eval()
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)  # in evaluation mode
     except Exception:  # noqa: BLE001 - of any type: an unknown model_type, or a version that reads it otherwise
         return None
     finally:

@@ -39,11 +39,11 @@ def _known(
     config: Trained, parts: SessionParts, world: World
 ) -> tuple[DecoderConfig, Sequence[tuple[int, int]], GPU, int] | None:
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
-    if isinstance(config, ControlConfig):
+    if world.device.type != "cuda" or isinstance(config, ControlConfig):
         return None
     assert isinstance(parts, Parts)
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
-    if world.device.type != "cuda" or not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
+    if not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
         return None
     device = torch.cuda.get_device_properties(world.device)
     lengths = prompt_lengths(config, parts) if parts.lengths is None else parts.lengths()

@@ -94,7 +94,7 @@ class Request:
         self.offer: Offer | None = None
         self.failure: Exception | None = None  # of the sender
         self.is_over = False  # the worker has answered, or is lost
-        self.is_lost = False
+        self.has_missed = False  # then: it did not get them
 
 
 class WeightBroadcasts:
@@ -145,17 +145,13 @@ class WeightBroadcasts:
 
     def give(self, version: int, receive: Callable[[Offer], str]) -> None:
         """Has the worker of this thread receive a version; WorkerLost if it misses it again and again."""
-        why = ""
         for _ in range(MOST_TRIES):
-            request = Request(version)
+            request, why = Request(version), "was lost"
             try:
                 why = receive(self._offered(request))
-            except WorkerLost:
-                request.is_lost = True
-                raise
             finally:
                 with self._changed:
-                    request.is_over = True
+                    request.is_over, request.has_missed = True, bool(why)
                     self._changed.notify_all()
             if not why:
                 return
@@ -202,7 +198,7 @@ class WeightBroadcasts:
         """One broadcast; the members hear from their workers whether it reached them."""
 
         def is_lost() -> bool:
-            return self._is_closed or any(member.is_lost for member in members)
+            return self._is_closed or any(member.has_missed for member in members)
 
         broadcast = Broadcast(self._host(), len(members), seconds=self._seconds, is_lost=is_lost)
         with self._changed:

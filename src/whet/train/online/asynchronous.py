@@ -6,7 +6,6 @@ A checkpoint holds the outstanding draws with their completions, so it waits for
 
 from __future__ import annotations
 
-import re
 import shutil
 import statistics
 from collections import Counter
@@ -33,12 +32,12 @@ from whet.train.rollout_pool.ticket_pool import RolloutPool
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.session.disk_space import size
+from whet.train.session.wanted_number import WantedNumber
 from whet.train.setup.build import keeps_bf16
 from whet.train.setup.offloading import size_of
 
 TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
 WANTED = "workers"  # a file in which a user writes how many workers there shall be
-NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 START = "start"  # the directory of model and tokenizer that workers build theirs from
 
 
@@ -70,7 +69,7 @@ class SampledAhead(Checkpointed):
         self._weights: WeightsOut = weights_out(self._settings, self._directory, source.world.device)
         self._version = -1  # the last that was handed over
         self._workers = self._useful(self._settings.workers)
-        self._wanted = ""  # what a user wrote last
+        self._wanted = WantedNumber(self._directory / WANTED, progress)
         self._step = 0
         self._lags: Counter[int] = Counter()  # age of weights → draws of this step; with in-flight updates tokens
         rollout, engine = self._of.config.rollout, self._of.config.engine
@@ -349,21 +348,11 @@ class SampledAhead(Checkpointed):
 
     def _resize(self) -> None:
         """Follows the number that a user wrote since the last step."""
-        if self._pool is None:
+        if self._pool is None or (wanted := self._wanted.changed()) is None:
             return
-        try:
-            text = (self._directory / WANTED).read_text(errors="replace").strip()
-        except OSError:
-            return
-        if text == self._wanted:
-            return
-        self._wanted = text
-        if not NUMBER.fullmatch(text):
-            self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
-            return
-        useful = self._useful(int(text))
-        if useful != self._workers or useful != int(text):
-            self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(int(text))}")
+        useful = self._useful(wanted)
+        if useful != self._workers or useful != wanted:
+            self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(wanted)}")
             self._workers = useful
             self._pool.resize(useful)
 

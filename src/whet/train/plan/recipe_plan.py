@@ -284,6 +284,8 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
             f"spread over {plan.models.spread.ranks} GPUs ({plan.models.spread.kind}): not yet compared with memory "
             "that was measured on GPUs"
         )
+        if plan.models.spread.cpu_offload:
+            found.append("host memory is that of one GPU's process; seconds leave out the optimizer step there")
     elif plan.gpus > 1:
         found.append("every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone")
     if plan.usual.rounds > 1:

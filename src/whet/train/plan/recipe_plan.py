@@ -279,15 +279,19 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
         found.append(
             f"{plan.gpus} of {plan.gpus + len(plan.apart)} GPUs train; passes on the others overlap with nothing here"
         )
-    if plan.models.spread is not None:
-        found.append(
-            f"spread over {plan.models.spread.ranks} GPUs ({plan.models.spread.kind}): not yet compared with memory "
-            "that was measured on GPUs"
-        )
-        if plan.models.spread.cpu_offload:
-            found.append("host memory is that of one GPU's process; seconds leave out the optimizer step there")
-    elif plan.gpus > 1:
-        found.append("every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone")
+    found += _of_several(plan)
     if plan.usual.rounds > 1:
         found.append(f"dynamic sampling: {plan.usual.rounds:g} rounds of sampling a step are assumed")
+    return found
+
+
+def _of_several(plan: Plan) -> list[str]:
+    """How several GPUs hold the models."""
+    spread = plan.models.spread
+    if spread is None:
+        alike = "every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone"
+        return [alike] if plan.gpus > 1 else []
+    found = [f"spread over {spread.ranks} GPUs ({spread.kind}): not yet compared with memory measured on GPUs"]
+    if spread.cpu_offload:
+        found.append("host memory is that of one GPU's process; seconds leave out the optimizer step there")
     return found

@@ -382,11 +382,8 @@ class AsynchronousConfig(Section):
 
     shorthand: ClassVar[str] = "staleness"
     saved_if_set: ClassVar[tuple[str, ...]] = (
-        "parts",
-        "in_flight_updates",
-        "segment_tokens",
-        "hand_off",
-        "hand_off_seconds",
+        *("parts", "in_flight_updates", "segment_tokens"),
+        *("hand_off", "hand_off_seconds"),
     )
     staleness: Count = 1  # at most so many steps older are the weights that sampled; 0: the synchronous run
     workers: Positive = 1  # number of workers, each with a copy of the policy, parts × (S + 1) at most

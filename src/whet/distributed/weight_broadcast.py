@@ -29,6 +29,7 @@ SENDER = 0  # its rank
 BACKEND, OFF, MEMBER = "backend", "off", "member/"  # keys of the store
 ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # torch would end the process of the trainer when a worker is lost
 UNTOUCHED = "0"
+C10D: Any = dist  # whose classes torch leaves untyped
 
 
 class Missed(Exception):
@@ -55,7 +56,7 @@ class Broadcast:
         self._host, self._port = host, int(listener.getsockname()[1])
         self._size, self._seconds, self._is_lost = receivers + 1, seconds, is_lost
         self._deadline = time.monotonic() + seconds
-        self._store = dist.TCPStore(
+        self._store = C10D.TCPStore(
             host,
             self._port,
             is_master=True,
@@ -108,7 +109,7 @@ def receive(tensors: Sequence[Tensor], seat: Seat, device: torch.device) -> None
             sizes = [len(piece) for piece in bucket]
             flat = torch.empty(sum(sizes), dtype=torch.uint8, device=group.device)
             group.broadcast(flat, patience.wait)
-            for piece, part in zip(bucket, flat.split(sizes), strict=True):
+            for piece, part in zip(bucket, torch.split(flat, sizes), strict=True):
                 piece.copy_(part)
         for one, target in zip(tensors, targets, strict=True):
             if target is not one:
@@ -122,7 +123,7 @@ class _Patience:
 
     def __init__(self, seat: Seat) -> None:
         self._seconds, self._deadline, self._looked = seat.seconds, time.monotonic() + seat.seconds, 0.0
-        self.store = dist.TCPStore(seat.host, seat.port, is_master=False, timeout=timedelta(seconds=seat.seconds))
+        self.store = C10D.TCPStore(seat.host, seat.port, is_master=False, timeout=timedelta(seconds=seat.seconds))
 
     def wait(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -161,26 +162,25 @@ def device_name(device: torch.device) -> str:
 class _Group:
     """The process group of one broadcast; torch's default group, which the ranks of a run have, is another one."""
 
-    def __init__(self, store: dist.Store, backend: str, seat: Seat, host: str, device: torch.device) -> None:
+    def __init__(self, store: Any, backend: str, seat: Seat, host: str, device: torch.device) -> None:
         self.device = device if backend == "nccl" else torch.device("cpu")
         self._is_nccl, limit = backend == "nccl", timedelta(seconds=seat.seconds)
-        own = dist.PrefixStore("group", store)
-        classes: Any = dist  # what torch was built with
+        own = C10D.PrefixStore("group", store)
         self._group: Any
         if self._is_nccl:
-            options = classes.ProcessGroupNCCL.Options()
+            options = C10D.ProcessGroupNCCL.Options()
             options._timeout = limit
             set_before = os.environ.get(ERRORS)
             os.environ[ERRORS] = UNTOUCHED  # read when a group is made
             try:
-                self._group = classes.ProcessGroupNCCL(own, seat.rank, seat.size, options)
+                self._group = C10D.ProcessGroupNCCL(own, seat.rank, seat.size, options)
             finally:
                 os.environ.pop(ERRORS) if set_before is None else os.environ.update({ERRORS: set_before})
         else:
-            options = classes.ProcessGroupGloo._Options()
-            options._devices = [classes.ProcessGroupGloo.create_device(hostname=host)]
+            options = C10D.ProcessGroupGloo._Options()
+            options._devices = [C10D.ProcessGroupGloo.create_device(hostname=host)]
             options._timeout = limit
-            self._group = classes.ProcessGroupGloo(own, seat.rank, seat.size, options)
+            self._group = C10D.ProcessGroupGloo(own, seat.rank, seat.size, options)
 
     def broadcast(self, flat: Tensor, wait: Callable[[Callable[[], bool]], None]) -> None:
         """From the sender to all; `wait` gives up by raising Missed."""

@@ -24,6 +24,7 @@ from whet.rollout import Scoring, draw, tokenize_prompts
 from whet.streams import name_number
 from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
+from whet.train.online.wanted_number import WantedNumber
 from whet.train.rollout_pool.makers import WeightsOut, weights_out, worker_maker
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
 from whet.train.rollout_pool.schedule import Part, Ticket, Tickets, divided, useful_workers
@@ -32,7 +33,6 @@ from whet.train.rollout_pool.ticket_pool import RolloutPool
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.session.disk_space import size
-from whet.train.session.wanted_number import WantedNumber
 from whet.train.setup.build import keeps_bf16
 from whet.train.setup.offloading import size_of
 

@@ -27,9 +27,9 @@ from whet.runs.directory import RunDirectory
 from whet.runs.layout import hand_off_path, reward_workers_path
 from whet.tasks.protocol import Grader
 from whet.train.online.learner import ControllerState, Learner
+from whet.train.online.wanted_number import WantedNumber
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
-from whet.train.session.wanted_number import WantedNumber
 from whet.train.setup.build import Parts
 from whet.train.setup.reward_grader import follow_wanted
 

@@ -208,8 +208,9 @@ class WeightBroadcasts:
         with suppress(Missed):
             broadcast.send(kept.tensors, self._device)
         with self._changed:  # the store is open until all have what they need of it
-            over = lambda: all(member.is_over for member in members)  # noqa: E731
-            self._changed.wait_for(lambda: over() or self._is_closed, self._seconds + GRACE_SECONDS)
+            self._changed.wait_for(
+                lambda: self._is_closed or all(member.is_over for member in members), self._seconds + GRACE_SECONDS
+            )
 
 
 class Connected:

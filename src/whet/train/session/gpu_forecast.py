@@ -41,9 +41,11 @@ def _known(
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
     if isinstance(config, ControlConfig):
         return None
+    if world.device.type != "cuda":
+        return None
     assert isinstance(parts, Parts)
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
-    if world.device.type != "cuda" or not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
+    if not isinstance(trunk, Decoder):
         return None
     device = torch.cuda.get_device_properties(world.device)
     lengths = prompt_lengths(config, parts) if parts.lengths is None else parts.lengths()

@@ -21,6 +21,7 @@ from whet.config.section import (
     Folder,
     OpenSection,
     Positive,
+    Seconds,
     Section,
     Share,
     Url,
@@ -395,4 +396,4 @@ class AsynchronousConfig(Section):
     threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has
     weights_directory: Folder = ""  # where weights are handed over; all nodes must see it; empty: in the run directory
     hand_off: Literal["files", "broadcast"] = "files"  # how the weights of a version reach the workers
-    hand_off_seconds: Above = 300.0  # for a broadcast; then it is called off, and made again to those that answer
+    hand_off_seconds: Seconds = 300.0  # for a broadcast; then it is called off, and made again to those that answer

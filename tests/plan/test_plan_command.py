@@ -289,7 +289,13 @@ def test_evaluations_that_do_not_fit_may_be_left_out(whet: Whet, tmp_path: Path)
     assert any("eval.every_steps=0" in one["overrides"] for one in found["advice"])
 
 
-def test_models_that_are_spread_are_left_to_the_simulation(whet: Whet) -> None:
-    told = refused(whet, "plan", *BIG, "distributed=fsdp2", "--gpu", "h100", "--gpus", 8)
-    assert "distributed.sharding=fsdp2 spreads weights" in told
-    assert "whet plan --simulate" in told
+def test_models_that_are_spread_are_planned_for_one_of_the_gpus(whet: Whet) -> None:
+    words = (*BIG, "distributed={sharding: fsdp2, cpu_offload: true}", "--gpu", "h100", "--gpus", 8)
+    found = read(whet, *words)
+    assert found["fits"]
+    assert found["memory"]["moments"]["update"]["gathered weights"] > 0
+    assert found["memory"]["host"] > 0
+    shown = whet("plan", *words).out
+    assert "gathered weights" in shown
+    assert "spread over 8 GPUs (fsdp2)" in shown
+    assert "optimizer step there" in shown

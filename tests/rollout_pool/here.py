@@ -9,8 +9,10 @@ from typing import Any
 
 from tests.contracts.command import LIMIT_SECONDS, online
 from whet.cli.progress import SilentProgress
+from whet.distributed.weight_broadcast import Missed
 from whet.recipe import Recipe, validate
 from whet.train.online import asynchronous
+from whet.train.rollout_pool.broadcasts import Offer
 from whet.train.rollout_pool.orders import Order, WorkerSetup
 from whet.train.rollout_pool.sampler import Sampler
 from whet.train.rollout_pool.ticket_pool import WorkerLost
@@ -42,6 +44,14 @@ class ThreadWorker:
         assert self.sampler is not None
         self.before(self, order)
         return self.sampler.sample(order)
+
+    def receive(self, offer: Offer) -> str:
+        assert self.sampler is not None
+        try:
+            self.sampler.receive(offer)
+        except Missed as error:
+            return str(error)
+        return ""
 
     def end(self) -> None: ...
 

@@ -19,6 +19,7 @@ from whet.errors import RunFailed
 from whet.records import Completion, Prompt, Sampling
 from whet.runs.directory import RunDirectory
 from whet.train.online import asynchronous
+from whet.train.rollout_pool import hand_off as hand_off_room
 from whet.train.rollout_pool.orders import Order
 from whet.train.rollout_pool.schedule import Part
 from whet.train.rollout_pool.segments import completed, following, sample_segment, segments_of, usual_segment
@@ -34,14 +35,14 @@ def kept(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     where = tmp_path_factory.mktemp("in-flight")
     (where / "weights").mkdir()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        real = asynchronous.hand_off
+        real = hand_off_room.hand_off
 
         def keeping(*given: Any) -> Any:
             handed = real(*given)
             shutil.copy(handed.file, where / "weights")
             return handed
 
-        monkeypatch.setattr(asynchronous, "hand_off", keeping)
+        monkeypatch.setattr(hand_off_room, "hand_off", keeping)
         in_threads(monkeypatch)
         return train(recipe(model, AHEAD_3, **AHEAD), where / "run"), where / "weights"
 

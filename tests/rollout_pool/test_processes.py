@@ -151,11 +151,12 @@ def test_ranks_that_share_a_spread_policy_hand_over_whole_weights(zygote: Zygote
     """Without clipping, with one pass a rank, spread and whole models compute the same bits."""
     free = {"micro_batch_tokens": 10**6, "max_grad_norm": 1e9}
     found = []
-    for sharding in ("none", "fsdp2"):
-        ahead = {**written(model, threads=1), "steps": 4, "distributed": sharding}
+    for sharding, hand_off in (("none", "files"), ("fsdp2", "files"), ("fsdp2", "broadcast")):
+        ahead = {**written(model, threads=1, hand_off=hand_off, parts=2), "steps": 4, "distributed": sharding}
         ahead["update"] = {**ahead.get("update", {}), **free}
-        run = tmp_path / sharding
-        zygote.run_ranks(2, "train", write_recipe(tmp_path / f"{sharding}.yaml", ahead), "--out", run)
+        run = tmp_path / f"{sharding}-{hand_off}"
+        zygote.run_ranks(2, "train", write_recipe(tmp_path / f"{run.name}.yaml", ahead), "--out", run)
         found.append({file.relative_to(run): file.read_bytes() for file in sorted(run.rglob("*.safetensors"))})
-    assert found[0].keys() == found[1].keys()
-    assert [name for name in found[0] if found[0][name] != found[1][name]] == []
+    for other in found[1:]:
+        assert found[0].keys() == other.keys()
+        assert [name for name in found[0] if found[0][name] != other[name]] == []

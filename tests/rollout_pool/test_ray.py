@@ -39,14 +39,16 @@ class Killing(Heard):
             self.killed += 1
 
 
+@pytest.mark.parametrize("hand_off", ["files", "broadcast"])
 def test_three_actors_killed_at_random_change_no_byte(
+    hand_off: str,
     model: Path,
     undisturbed: Path,
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("ray")
     progress = Killing([3, 9, 10, 18])
-    run = train(written(model, pool="ray", workers=3, threads=1), tmp_path / "run", progress)
+    run = train(written(model, pool="ray", workers=3, threads=1, hand_off=hand_off), tmp_path / "run", progress)
     assert progress.killed >= 3
     assert any("Ray actor" in note and "was lost" in note for note in progress.notes)
     same(undisturbed, run)

@@ -22,6 +22,7 @@ from whet.recipe import Recipe, validate
 from whet.runs.directory import RunDirectory
 from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.online import asynchronous
+from whet.train.rollout_pool import hand_off as hand_off_room
 from whet.train.rollout_pool.hand_off import HandOff
 from whet.train.rollout_pool.ticket_pool import RolloutPool, WorkerLost
 from whet.train.start import resume_run
@@ -278,7 +279,7 @@ def test_a_hand_off_that_went_wrong_ends_the_run(
     planted: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads(monkeypatch)
-    real = asynchronous.hand_off
+    real = hand_off_room.hand_off
 
     def wrong(policy: Any, version: int, directory: Path, sharding: Any) -> HandOff:
         handed = real(policy, version, directory, sharding)
@@ -291,7 +292,7 @@ def test_a_hand_off_that_went_wrong_ends_the_run(
                 handed.file.write_bytes(content)
         return handed
 
-    monkeypatch.setattr(asynchronous, "hand_off", wrong)
+    monkeypatch.setattr(hand_off_room, "hand_off", wrong)
     said = (
         "is not what the trainer wrote for version 2" if planted == "stale" else "holds other weights than the trainer"
     )

@@ -107,7 +107,7 @@ def test_a_prompt_stays_together_and_both_workers_work(make: Make) -> None:
 
 @given(st.integers(0, 200), st.integers(1, 20), st.none() | st.integers(1, 30))
 def test_shares_cover_all_prompts_in_order_and_are_fair(count: int, workers: int, size: int | None) -> None:
-    pool = WorkerPool([_Nobody()] * workers, size)
+    pool = WorkerPool(_Nobody, workers, size)
     shares = pool.shares(count)
     assert [prompt for share in shares for prompt in share] == list(range(count))
     sizes = [len(share) for share in shares]
@@ -185,6 +185,53 @@ def test_a_worker_that_was_killed_from_outside_costs_nothing_where_failures_are_
     again = {int(score.reward) for score in grader.grade(prompts(4, 2), TEXTS[:8])}
     assert not again & killed
     assert tolerance.take() == []
+
+
+def test_workers_join_and_leave_and_change_no_score(make: Make) -> None:
+    """Shares are those of the recipe; those that leave end, also if they were busy."""
+    grader, _ = make("length", "rank", "batch", workers=2, size=1)
+    asked, rows = iter([None, 5, None, 1, 3]), prompts(10, 1)
+    grader.follow(lambda: next(asked))
+    found, used, pids = [], [], set()
+    for _ in range(5):
+        found.append(grader.grade(rows, TEXTS))
+        used.append(len(grader._workers) - grader._leaving)
+        pids |= {worker._child.pid for worker in grader._workers if worker._child is not None}
+    assert used == [2, 5, 5, 1, 3]
+    assert all(scores == found[0] for scores in found)
+    living = {worker._child.pid for worker in grader._workers if worker._child is not None}
+    for pid in pids - living:
+        wait_until(lambda pid=pid: gone(pid))
+    grader.close()
+    for pid in living:
+        wait_until(lambda pid=pid: gone(pid))
+
+
+def test_a_worker_that_is_to_leave_finishes_its_share() -> None:
+    started, may_end, closed = threading.Semaphore(0), threading.Event(), []
+
+    class Slow(_Nobody):
+        def grade(self, examples: Any, texts: Any, sampled: Any = None) -> list[float]:
+            started.release()
+            may_end.wait(60)
+            return [float(len(text)) for text in texts]
+
+        def close(self) -> None:
+            closed.append(self)
+
+    pool = WorkerPool(Slow, 3, 1)
+    waiting = [pool.submit(prompts(1, 1), [text], None) for text in ("a", "bb", "ccc", "dddd")]
+    for _ in range(3):
+        started.acquire()
+    pool.resize(1)
+    assert not closed
+    pool.resize(2)  # one of the two that were to leave stays
+    may_end.set()
+    assert [given() for given in waiting] == [[1.0], [2.0], [3.0], [4.0]]
+    assert len(closed) == 1
+    assert len(pool._workers) == 2
+    pool.close()
+    assert len(closed) == 3
 
 
 def test_a_wrong_name_is_told_and_leaves_no_worker(make: Make) -> None:

@@ -297,7 +297,7 @@ NO_FILES = {
     "engine.weights_directory", "reward.environment", "reward_head.separator",
     "rollout.stop", "early_stopping.metric", "best.metric", "model.new.family", "model.system_prompt",
     "model.lora.targets", "asynchronous.weights_directory",
-    "placement.reference", "placement.reward",
+    "placement.reference", "placement.reward",  # devices
 }  # fmt: skip
 
 

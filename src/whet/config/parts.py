@@ -21,6 +21,7 @@ from whet.config.section import (
     Folder,
     OpenSection,
     Positive,
+    Seconds,
     Section,
     Share,
     Url,
@@ -381,7 +382,10 @@ class AsynchronousConfig(Section):
     """Workers sample the rollouts of later steps while the trainer updates. Timing never changes a result."""
 
     shorthand: ClassVar[str] = "staleness"
-    saved_if_set: ClassVar[tuple[str, ...]] = ("parts", "in_flight_updates", "segment_tokens")
+    saved_if_set: ClassVar[tuple[str, ...]] = (
+        *("parts", "in_flight_updates", "segment_tokens"),
+        *("hand_off", "hand_off_seconds"),
+    )
     staleness: Count = 1  # at most so many steps older are the weights that sampled; 0: the synchronous run
     workers: Positive = 1  # number of workers, each with a copy of the policy, parts × (S + 1) at most
     parts: Positive = 1  # into which the prompts of a draw are divided; a worker samples one at a time
@@ -391,3 +395,5 @@ class AsynchronousConfig(Section):
     ticket_seconds: Above = 1800.0  # for a part of a draw; a worker that takes longer is killed and started again
     threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has
     weights_directory: Folder = ""  # where weights are handed over; all nodes must see it; empty: in the run directory
+    hand_off: Literal["files", "broadcast"] = "files"  # how the weights of a version reach the workers
+    hand_off_seconds: Seconds = 300.0  # for a broadcast; then it is called off, and made again to those that answer

@@ -11,6 +11,9 @@ from whet.records import LARGEST_REWARD
 
 Alpha = Annotated[float, Field(ge=-1e6, le=1e6)]  # factor of a log-prob in a reward
 
+MOST_WORKERS = 256  # of reward functions
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+
 
 class RewardFunction(Section):
     """A function of the user's that scores completions: `module:function` or `file.py:function`."""
@@ -51,7 +54,7 @@ class RewardConfig(Section):
     functions: tuple[RewardFunction, ...] = ()  # your own; `[rewards.py:f]` for short; none: the task scores
     model: RewardModelConfig | None = None
     tokens: TokenRewardConfig | None = None
-    workers: Annotated[int, Field(ge=1, le=256)] = 1  # processes of the user's code, each on a share of the prompts
+    workers: Workers = 1  # processes of the user's code, each on a share of the prompts
     prompts_per_call: Positive | None = None  # prompts of a share, scored as soon as they are sampled; null: a worker's
     allowed_failures: Count = 0  # rollouts that the user's code may fail on in the whole run; they are not trained on
     time_limit_seconds: Above = 60.0  # for all completions of a share; of a step with one worker

@@ -31,6 +31,7 @@ REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
 VIDEO = "best_policy.gif"  # of an episode
 FAILURES = "failures"
+REWARD_WORKERS = "reward_workers"  # written by a user: how many processes score from now on
 HAND_OFF = "hand_off"  # weights and answers of rollout workers, while the run trains
 OUTPUT = "user_output.log"  # what reward functions and tasks printed
 TENSORBOARD = "tensorboard"
@@ -48,6 +49,11 @@ def rows_path(run: Path, key: str = "rows") -> Path:
 def video_path(run: Path) -> Path:
     """An animation of the best policy of a run in environments."""
     return run / VIDEO
+
+
+def reward_workers_path(run: Path) -> Path:
+    """A file in which a user writes another number of reward workers while the run goes on."""
+    return run / REWARD_WORKERS
 
 
 def hand_off_path(run: Path) -> Path:

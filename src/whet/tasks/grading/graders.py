@@ -76,20 +76,18 @@ def make_grader(  # noqa: PLR0913
         return DirectGrader(task or load_task(task_name, task_options))
     if any(is_object(spec) for spec in ([spec for spec, _ in rewards] or [task_name])):
         return InProcessGrader(task_name, task_options, rewards, may_abstain=may_abstain, tolerance=tolerance)
-    several = [
-        WorkerGrader(
-            task_name,
-            task_options,
-            rewards,
-            time_limit_seconds=time_limit_seconds,
-            memory_limit_gb=memory_limit_gb,
-            environment=environment,
-            may_abstain=may_abstain,
-            tolerance=tolerance,
-        )
-        for _ in range(workers)
-    ]
-    grader = several[0] if workers == 1 and prompts_per_call is None else WorkerPool(several, prompts_per_call)
+    make = partial(
+        WorkerGrader,
+        task_name,
+        task_options,
+        rewards,
+        time_limit_seconds=time_limit_seconds,
+        memory_limit_gb=memory_limit_gb,
+        environment=environment,
+        may_abstain=may_abstain,
+        tolerance=tolerance,
+    )
+    grader = make() if workers == 1 and prompts_per_call is None else WorkerPool(make, workers, prompts_per_call)
     grader.start()
     return grader
 

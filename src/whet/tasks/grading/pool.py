@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from itertools import groupby, pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Protocol, TypeVar
 
 from whet.records import Example, Sampled, Score
@@ -31,40 +33,71 @@ class Worker(Protocol):
     def close(self) -> None: ...
 
 
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="reward")
+
+
 class WorkerPool:
     """Scores shares of whole prompts in whichever worker is free.
 
     Which prompts make a share depends on their number alone, so a function sees the same batches however fast the
-    workers are.
+    workers are, and however many join or leave.
     """
 
-    def __init__(self, workers: Sequence[Worker], prompts_per_call: int | None) -> None:
-        """`prompts_per_call`: the size of a share; None: as many shares as workers."""
-        self._workers, self._prompts_per_call = workers, prompts_per_call
+    def __init__(self, make: Callable[[], Worker], count: int, prompts_per_call: int | None) -> None:
+        """`make` gives a worker, not started. `prompts_per_call`: the size of a share; None: `count` shares."""
+        self._make, self._shares, self._prompts_per_call = make, count, prompts_per_call
+        self._lock = Lock()  # guards the next three
+        self._workers = [make() for _ in range(count)]
+        self._leaving = 0  # how many of them end when they are free
+        self._threads = _threads(count)
         self._free: SimpleQueue[Worker] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(len(workers), thread_name_prefix="reward")
-        for worker in workers:
+        self._wanted: Callable[[], int | None] = lambda: None
+        for worker in self._workers:
             self._free.put(worker)
 
     def start(self) -> None:
         """Starts all workers at the same time; raises the error of the first that does not load."""
         self._wait([self._begin(worker.start) for worker in self._workers])
 
+    def follow(self, wanted: Callable[[], int | None]) -> None:
+        """Asks before every batch for another number of workers; None: as many as before."""
+        self._wanted = wanted
+
+    def resize(self, count: int) -> None:
+        """New workers load with their first share; those that leave finish theirs first."""
+        with self._lock:
+            missing = count - (len(self._workers) - self._leaving)
+            stay = min(max(missing, 0), self._leaving)
+            self._leaving -= stay
+            joining = [self._make() for _ in range(missing - stay)]
+            self._workers += joining
+            self._leaving += max(-missing, 0)
+            before, self._threads = self._threads, _threads(len(self._workers))
+        before.shutdown(wait=False)  # what was given to it is finished
+        for worker in joining:
+            self._free.put(worker)
+        with suppress(Empty):  # busy ones leave later
+            while self._leaving:
+                self._release(self._free.get_nowait())
+
     def shares(self, prompts: int) -> list[range]:
         size = self._prompts_per_call
         if size is not None:
             return [range(first, min(first + size, prompts)) for first in range(0, prompts, size)]
-        count = min(len(self._workers), prompts)
+        count = min(self._shares, prompts)
         bounds = [prompts * share // count for share in range(count + 1)] if count else [0]
         return [range(low, high) for low, high in pairwise(bounds)]
 
     def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
+        self._look()
         future = self._begin(self._grade, examples, texts, sampled)
         return lambda: self._wait([future])[0]
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
         if len(examples) != len(texts):
             raise ValueError(f"{len(examples)} examples and {len(texts)} texts")
+        self._look()
         prompts = [list(rows) for _, rows in groupby(range(len(examples)), key=lambda row: examples[row].id)]
         waiting = []
         for share in self.shares(len(prompts)):
@@ -76,17 +109,35 @@ class WorkerPool:
 
     def close(self) -> None:
         """Ends all workers, also in the middle of a batch."""
-        for worker in self._workers:
+        with self._lock:
+            workers = list(self._workers)
+        for worker in workers:
             worker.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for worker in self._workers:
+        for worker in workers:
             worker.close()
 
+    def _look(self) -> None:
+        if (count := self._wanted()) is not None:
+            self.resize(count)
+
     def _grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> list[Score]:
-        worker = self._free.get()  # there are as many threads as workers
+        worker = self._free.get()
         try:
             return worker.grade(examples, texts, sampled)
         finally:
+            self._release(worker)
+
+    def _release(self, worker: Worker) -> None:
+        """Back to the free ones, or out."""
+        with self._lock:
+            leaves = self._leaving > 0
+            if leaves:
+                self._leaving -= 1
+                self._workers.remove(worker)
+        if leaves:
+            worker.close()
+        else:
             self._free.put(worker)
 
     def _begin(self, work: Callable[..., T], *arguments: object) -> Future[T]:

@@ -6,20 +6,17 @@ A checkpoint holds the outstanding draws with their completions, so it waits for
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whet.config.parts import AsynchronousConfig
 from whet.engines.native.native_engine import PLAIN_SEQUENCES
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling
@@ -27,11 +24,12 @@ from whet.rollout import Scoring, draw, tokenize_prompts
 from whet.streams import name_number
 from whet.tasks.grading.wire import pack_example, unpack_example
 from whet.train.online.rollouts import Samples, Source, Timed
-from whet.train.rollout_pool.hand_off import HandOff, hand_off, remove_others
+from whet.train.online.wanted_number import WantedNumber
+from whet.train.rollout_pool.makers import WeightsOut, weights_out, worker_maker
 from whet.train.rollout_pool.orders import Order, WorkerSetup, from_bytes, unpack_samples
 from whet.train.rollout_pool.schedule import Part, Ticket, Tickets, divided, useful_workers
 from whet.train.rollout_pool.segments import Segment, completed, following, segments_of, usual_segment
-from whet.train.rollout_pool.ticket_pool import RolloutPool, Worker
+from whet.train.rollout_pool.ticket_pool import RolloutPool
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.session.disk_space import size
@@ -40,7 +38,6 @@ from whet.train.setup.offloading import size_of
 
 TOKEN_BYTES = 16  # of a completion in a checkpoint: id and log-prob
 WANTED = "workers"  # a file in which a user writes how many workers there shall be
-NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 START = "start"  # the directory of model and tokenizer that workers build theirs from
 
 
@@ -69,10 +66,10 @@ class SampledAhead(Checkpointed):
         self._noted: list[int] = []  # draws of the last `numbers`, whose answers `tensors` are
         self._pool: RolloutPool | None = None  # of rank 0, from the first draw on
         self._leave: Callable[[], None] = lambda: None  # what the pool's workers live in
-        self._handed: HandOff | None = None
-        self._version = -1  # of that
+        self._weights: WeightsOut = weights_out(self._settings, self._directory, source.world.device)
+        self._version = -1  # the last that was handed over
         self._workers = self._useful(self._settings.workers)
-        self._wanted = ""  # what a user wrote last
+        self._wanted = WantedNumber(self._directory / WANTED, progress)
         self._step = 0
         self._lags: Counter[int] = Counter()  # age of weights → draws of this step; with in-flight updates tokens
         rollout, engine = self._of.config.rollout, self._of.config.engine
@@ -109,6 +106,7 @@ class SampledAhead(Checkpointed):
         return {"staleness/mean": statistics.fmean(lags.elements()), "staleness/max": float(max(lags)), **shares}
 
     def close(self) -> None:
+        self._weights.close()
         if self._pool is not None:
             self._pool.close()
             self._leave()
@@ -276,11 +274,10 @@ class SampledAhead(Checkpointed):
             return
         if self._version < 0:
             self._start()
-        directory = self._directory if world.is_writer else None
-        self._handed, self._version = hand_off(self._of.learner.policy, version, directory, world.sharding), version
-        if self._pool is not None and self._handed is not None:
-            self._pool.publish(version, str(self._handed.file), self._handed.seal)
-            remove_others(self._directory, self._pool.versions | {version})
+        handed, self._version = self._weights.publish(self._of.learner.policy, version, world), version
+        if self._pool is not None and handed is not None:
+            self._pool.publish(version, *handed)
+            self._weights.keep(self._pool.versions | {version})
 
     def _start(self) -> None:
         """The pool of rank 0, at the first draw; its workers load the model that all ranks save."""
@@ -295,12 +292,17 @@ class SampledAhead(Checkpointed):
         self._require_space()
         self._of.parts.save_model(self._directory / START)
         make, self._leave = worker_maker(self._settings, self._setup(), self._directory, self._others)
-        self._pool = RolloutPool(make, self._workers, lambda order, answer: self._following(order, from_bytes(answer)))
+        self._pool = RolloutPool(
+            lambda number: self._weights.connected(make(number)),
+            self._workers,
+            lambda order, answer: self._following(order, from_bytes(answer)),
+        )
 
     def _require_space(self) -> None:
         """The weights to start with, those of the newest step, one file that is written, and those of open tickets."""
-        versions = self._settings.staleness + 3
-        needed, free = versions * size_of(self._of.parts.saved), shutil.disk_usage(self._directory).free
+        copies, weights = self._settings.staleness + 3, size_of(self._of.parts.saved)
+        is_broadcast = self._settings.hand_off == "broadcast"
+        needed, free = (1 if is_broadcast else copies) * weights, shutil.disk_usage(self._directory).free
         if needed > free:
             raise RunFailed(
                 f"handing weights to rollout workers needs {size(needed)} in {self._directory}, which has {size(free)} "
@@ -309,6 +311,7 @@ class SampledAhead(Checkpointed):
         many = "1 worker" if self._workers == 1 else f"{self._workers} workers"
         self._progress.note(
             f"rollouts: sampled ahead by {many} ({self._settings.pool}), at most {size(needed)} on disk"
+            f"{f' and {size((copies - 1) * weights)} in host memory' if is_broadcast else ''}"
             f"{self._idle(self._settings.workers)}"
         )
 
@@ -345,21 +348,11 @@ class SampledAhead(Checkpointed):
 
     def _resize(self) -> None:
         """Follows the number that a user wrote since the last step."""
-        if self._pool is None:
+        if self._pool is None or (wanted := self._wanted.changed()) is None:
             return
-        try:
-            text = (self._directory / WANTED).read_text(errors="replace").strip()
-        except OSError:
-            return
-        if text == self._wanted:
-            return
-        self._wanted = text
-        if not NUMBER.fullmatch(text):
-            self._progress.note(f"{self._directory / WANTED} is {text!r:.40}, not a number of workers: ignored")
-            return
-        useful = self._useful(int(text))
-        if useful != self._workers or useful != int(text):
-            self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(int(text))}")
+        useful = self._useful(wanted)
+        if useful != self._workers or useful != wanted:
+            self._progress.note(f"rollout workers: {useful} instead of {self._workers}{self._idle(wanted)}")
             self._workers = useful
             self._pool.resize(useful)
 
@@ -371,28 +364,6 @@ class SampledAhead(Checkpointed):
 def shared_name(run: Path) -> str:
     """The name of a run's directory among those of others, which may be called the same in other folders."""
     return f"whet-{run.name}-{name_number(str(run.resolve())):016x}"
-
-
-def worker_maker(
-    settings: AsynchronousConfig, setup: WorkerSetup, directory: Path, others: Sequence[str]
-) -> tuple[Callable[[int], Worker], Callable[[], None]]:
-    """What makes the worker of a number, and what leaves the place where they live; `others` are devices of models."""
-    if settings.pool == "ray":
-        from whet.train.rollout_pool.ray_worker import RayWorker, join_cluster
-
-        most = useful_workers(settings.workers, settings.staleness, settings.parts)
-        leave = join_cluster(max(os.cpu_count() or 1, most * setup.threads))
-        own = (
-            setup if setup.device == "cpu" else replace(setup, device=f"{setup.device}:0")
-        )  # Ray shows an actor its own
-        return lambda number: RayWorker(number, own, limit_seconds=settings.ticket_seconds), leave
-    from whet.train.rollout_pool.local_worker import LocalWorker, worker_device
-
-    def local(number: int) -> Worker:
-        own = replace(setup, device=worker_device(setup.device, number, others))
-        return LocalWorker(number, own, answers=directory, limit_seconds=settings.ticket_seconds)
-
-    return local, lambda: None
 
 
 def _completion(row: Mapping[str, Any]) -> Completion:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Protocol
 
 from whet.config import OnlineConfig
 from whet.config.parts import AsynchronousConfig
+from whet.config.reward import MOST_WORKERS
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.imports import optional_package
@@ -22,12 +24,14 @@ from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
 from whet.rollout import Scoring, draw, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
-from whet.runs.layout import hand_off_path
+from whet.runs.layout import hand_off_path, reward_workers_path
 from whet.tasks.protocol import Grader
 from whet.train.online.learner import ControllerState, Learner
+from whet.train.online.wanted_number import WantedNumber
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
 from whet.train.setup.build import Parts
+from whet.train.setup.reward_grader import follow_wanted
 
 Timed = Callable[[str], AbstractContextManager[None]]  # `Session.timed`
 Samples = list[tuple[Prompt, list[Completion]]]
@@ -108,6 +112,15 @@ def require_pool(settings: AsynchronousConfig) -> None:
         ) from error
 
 
+def _reward_workers(wanted: WantedNumber, progress: Progress) -> int | None:
+    number = wanted.changed()
+    if number is None:
+        return None
+    used = min(number, MOST_WORKERS)
+    progress.note(f"reward workers: {used} from now on{f', the most; not {number}' if used < number else ''}")
+    return used
+
+
 def build_rollouts(
     parts: Parts[CausalLM],
     learner: Learner,
@@ -116,7 +129,8 @@ def build_rollouts(
     run: RunDirectory,
     progress: Progress,
 ) -> Rollouts:
-    """The source that the recipe asks for."""
+    """The source that the recipe asks for, and a grader that follows what a user writes of its workers."""
+    follow_wanted(grader, partial(_reward_workers, WantedNumber(reward_workers_path(run.path), progress), progress))
     source = Source(
         parts=parts, learner=learner, grader=grader, controllers=controllers, config=learner.config, world=learner.world
     )

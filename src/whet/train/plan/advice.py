@@ -74,7 +74,7 @@ def advise(
     sufficient: list[frozenset[Change]] = []
     before = plan_of(config)
     samples = not set(SAMPLING).isdisjoint(before.peaks.moments)
-    possible = [*possible_changes(config, samples=samples), *(placements(config, before) if places else ())]
+    possible = [*possible_changes(config, samples=samples), *(several(config, before) if places else ())]
     for changes in _sets(possible, most_keys):
         if any(smaller <= frozenset(changes) for smaller in sufficient):
             continue
@@ -130,6 +130,19 @@ def possible_changes(config: Training, *, samples: bool = False) -> list[Change]
         found.append(Change(key="optimizer.master_weights", value="bf16", effect=ROUNDED, excludes="weights"))
     found += _adapters(config)
     return found
+
+
+def shardings(config: Training, plan: Plan) -> list[Change]:
+    """Models spread over the GPUs that train, if there are several and each has whole ones."""
+    if plan.gpus < 2 or config.distributed.sharding != "none":
+        return []
+    values = ["fsdp2", "{sharding: fsdp2, cpu_offload: true}"]
+    return [Change(key="distributed", value=value, effect=SAME, excludes="weights") for value in values]
+
+
+def several(config: Training, plan: Plan) -> list[Change]:
+    """What more than one GPU makes possible."""
+    return [*shardings(config, plan), *placements(config, plan)]
 
 
 def placements(config: Training, plan: Plan) -> list[Change]:

@@ -16,6 +16,7 @@ from whet.models.sizes.weight_counts import active_weights, block_products, bloc
 from whet.train.plan.gpus import GPU
 from whet.train.plan.peaks import Choice
 from whet.train.plan.placement import Placement, stream_bytes
+from whet.train.plan.spread_placement import exchange_seconds
 from whet.train.plan.workload import Models, Work, micro_batch
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def durations(m: Models, work: Work, choice: Choice, held: Placement, gpu: GPU, 
             + _moved("critic", held, choice, gpu, both_ways=True)
         )
     moments["update"] = _updating(m, work, choice, held, gpu) + _moved("optimizer", held, choice, gpu, both_ways=True)
-    if gpus > 1:  # gradients are summed over the links between GPUs, taken to be as fast as that to the host
+    if m.spread is not None:
+        _exchange(moments, m, work, choice, gpu)
+    elif gpus > 1:  # gradients are summed over the links between GPUs, taken to be as fast as that to the host
         moments["update"] += work.updates * 2 * held.gradients * (gpus - 1) / gpus / gpu.host_bandwidth
     evaluation = 0.0
     if work.eval_prompts:
@@ -81,6 +84,16 @@ def durations(m: Models, work: Work, choice: Choice, held: Placement, gpu: GPU, 
             m, gpu, sequences, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples
         )
     return Duration(moments=moments, evaluation=evaluation)
+
+
+def _exchange(moments: dict[str, float], m: Models, work: Work, choice: Choice, gpu: GPU) -> None:
+    """Adds what passes wait for weights and gradients of other ranks, beyond the time that they compute."""
+    passes = work.updates * micro_batch(work, choice.micro_batch_tokens).count
+    moments["update"] = max(moments["update"], exchange_seconds(m, gpu, passes=passes, learns=True))
+    readers = sum((work.reads_old, m.reference != "none", m.critic == "separate")) if work.loop == "online" else 0
+    if readers:
+        each = exchange_seconds(m, gpu, passes=passes, learns=False)
+        moments["annotate"] = max(moments["annotate"], readers * each / work.epochs)
 
 
 def rollout_seconds(m: Models, gpu: GPU, sequences: int, slots: int, prompt: int, completion: int, group: int) -> float:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from whet.models.sizes.sampling_bytes import cache_bytes, cached_per_token, capacity_of
-from whet.train.plan.peaks import Choice, Peaks, update_bytes
+from whet.train.plan.peaks import Choice, Peaks, reads_before, update_bytes
 from whet.train.plan.workload import Models, Work
 
 OWNERS = (
-    *("weights", "joined copy", "gradients", "optimizer state", "reference", "critic", "reward model", "KV cache"),
+    *(
+        "weights",
+        "joined copy",
+        "gathered weights",
+        "gradients",
+        "optimizer state",
+        "reference",
+        "critic",
+        "reward model",
+        "KV cache",
+    ),
     "activations",
 )
 # What is brought to the GPU in a moment if it is offloaded.
@@ -37,11 +47,21 @@ def _owners(m: Models, work: Work, found: Peaks, moment: str) -> dict[str, int]:
     parts = {
         "weights": held.weights,
         "joined copy": held.joined + held.sampler,
+        "gathered weights": _gathered(m, work, found, moment),
         "gradients": _gradients(m, work, found, moment),
         **{owner: 0 if name in away else size for owner, (name, size) in others.items()},
         "KV cache": _cache(m, work, choice, moment) if moment in SAMPLING else 0,
     }
     return {**parts, "activations": found.moments[moment] - sum(parts.values())}
+
+
+def _gathered(m: Models, work: Work, found: Peaks, moment: str) -> int:
+    """Of spread models: what is whole at the peak, beside the parts."""
+    held = found.placement
+    if moment == "update":
+        without = update_bytes(m, work, found.choice, replace(held, training=0))
+        return update_bytes(m, work, found.choice, held) - without
+    return held.reading if moment == "annotate" and reads_before(m, work) else 0
 
 
 def _gradients(m: Models, work: Work, found: Peaks, moment: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -84,16 +84,25 @@ def _online(m: Models, work: Work, choice: Choice, held: Placement) -> dict[str,
         if needed
     ]
     found = {
-        "rollout": resident(away) + _sampling(m, choice.slots, work.prompt, work.completion, work.group),
+        "rollout": resident(away)
+        + max(held.arriving, _sampling(m, choice.slots, work.prompt, work.completion, work.group)),
         "score": resident(away, ("reward",)) + (_scoring(m, work) if "reward" in others else 0),
-        "annotate": resident(away, ("reference", "critic")) + batch + max(reading, default=0),
+        "annotate": resident(away, ("reference", "critic"))
+        + batch
+        + max(reading, default=0)
+        + (held.reading if reading else 0),
         "update": resident(away, ("critic", "optimizer")) + batch + update_bytes(m, work, choice, held),
     }
     if work.eval_prompts:
-        found["evaluation"] = resident(away) + _sampling(
-            m, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples
+        found["evaluation"] = resident(away) + max(
+            held.arriving, _sampling(m, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples)
         )
     return found
+
+
+def reads_before(m: Models, work: Work) -> bool:
+    """Whether policy, reference or critic read the rollouts before the update."""
+    return work.reads_old or _reads_reference(m) or m.critic == "separate"
 
 
 def _offline(m: Models, work: Work, choice: Choice, held: Placement) -> dict[str, int]:
@@ -103,7 +112,10 @@ def _offline(m: Models, work: Work, choice: Choice, held: Placement) -> dict[str
         found["evaluation"] = (
             held.resident()
             + held.gradients
-            + _sampling(m, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples)
+            + max(
+                held.arriving,
+                _sampling(m, choice.eval_slots, work.prompt, work.eval_completion, work.eval_samples),
+            )
         )
     return found
 
@@ -148,7 +160,7 @@ def update_bytes(m: Models, work: Work, choice: Choice, held: Placement) -> int:
         copies = 2 if m.critic == "separate" else 1
         temporaries = copies * BF16 * block_weights(c) + max(temporaries, fold_bytes(c))
     # With one pass, gradients appear while activations go; with several, they are all there when a pass begins.
-    going_back = saved + temporaries + (held.gradients if micro.count > 1 else 0)
+    going_back = saved + temporaries + held.training + (held.gradients if micro.count > 1 else 0)
     tied = (2 if c.tied_head else 1) * FP32 * embedding_weights(c) if learns else 0
     last_block = (saved // (c.layers + 1)) + tied
     return max(going_back, held.gradients + last_block, held.gradients + step_temporaries(m))
@@ -196,10 +208,14 @@ def offloaded(m: Models, work: Work, memory: float) -> frozenset[str]:
         return frozenset()
     held = placement(m)
     sizes = {name: size for name, size in held.models.items() if size}
-    if m.storage != "streamed":
+    if m.storage != "streamed" and m.spread is None:
         sizes["optimizer"] = held.state
     copies = _unpacked(m) or held.weights
-    return to_offload(work.offload, sizes, resident=held.weights + copies + held.gradients, memory=memory)
+    resident = held.weights + copies + held.gradients
+    if m.spread is not None:  # as `build_offloading` counts parts of everything, and the engine's copy in bf16
+        whole = placement(replace(m, spread=None))
+        resident = (whole.weights + whole.gradients + whole.state) // m.spread.ranks + whole.weights // 2
+    return to_offload(work.offload, sizes, resident=resident, memory=memory)
 
 
 def chosen(m: Models, work: Work, memory: float) -> Choice:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from whet.models.sizes.pass_bytes import BF16, FP32
 from whet.models.sizes.weight_counts import block_weights, blocks_weights, embedding_weights, head_weights
 from whet.train.optimizers.state_sizes import STATE_BYTES
+from whet.train.plan.spread_placement import rank_placement
 from whet.train.plan.workload import Models
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Placement:
     apart: Mapping[str, int]  # of reference and reward model on GPUs of their own, which are not counted above
     host: int  # bytes in host memory for streaming; offloaded models come on top
     models: Mapping[str, int]  # of reference, critic and reward model, without joined copies
+    # Of models that are spread: what is whole in a pass without gradients, in one with them, and while weights arrive
+    # at the sampler.
+    reading: int = 0
+    training: int = 0
+    arriving: int = 0
 
     def resident(self, away: Collection[str] = (), here: Collection[str] = ()) -> int:
         """On the GPU while the models `here` are in use and those `away` are otherwise offloaded."""
@@ -82,6 +88,9 @@ def placement(m: Models) -> Placement:
             "reward": 0 if m.reward is None or m.reward_adapter or m.reward_apart else _stored(m.reward, m),
         },
     )
+    if m.spread is not None:
+        copies = _joined(m) if m.adapters or not m.on_gpu else 0
+        return rank_placement(found, m, vectors=rest, joined=copies)
     return found if m.shards == 1 else _sharded(found, m)
 
 

@@ -25,6 +25,7 @@ from whet.train.plan.planning import Plan, make_plan
 from whet.train.plan.recipe_facts import evaluations_of, models_of, work_of
 from whet.train.plan.run_shapes import RunShapes, run_shapes
 from whet.train.plan.token_lengths import FLAGS, Lengths, examples_of, token_lengths
+from whet.train.plan.workload import Spread
 from whet.train.setup.disk_use import DiskUse, SavedSizes, disk_use
 from whet.train.setup.epochs import load_sides, with_steps
 from whet.train.setup.stage_models import with_stage_model
@@ -99,11 +100,6 @@ def plan_recipe(recipe: Recipe, asked: Asked) -> RecipePlan:
     """The plan of a recipe of one run."""
     found = known(recipe, asked)
     config, shapes, lengths = found.config, found.shapes, found.lengths
-    if config.distributed.sharding != "none":
-        raise UserError(
-            f"distributed.sharding={config.distributed.sharding} spreads weights, gradients, moments over GPUs: that "
-            "is planned by whet plan --simulate alone, and only for online runs: docs/distributed.md has the bytes"
-        )
     plan = plan_config(config, shapes, lengths, asked.gpu, asked.gpus)
     unbound = plan_config(config, shapes, lengths, ample(asked.gpu), asked.gpus)
     fits_on = tuple(
@@ -162,6 +158,7 @@ def plan_config(config: Training, shapes: RunShapes, lengths: Lengths, gpu: GPU,
     room = max(1, shapes.policy.context - work.prompt)  # completions end at the context
     longest = replace(work, completion=lengths.completion, eval_completion=min(work.eval_completion, room))
     models = models_of(config, shapes.policy, reward=shapes.reward, reward_adapter=shapes.reward_adapter)
+    models = replace(models, spread=spread_of(config, gpus))
     if own:
         shared = {name: -(-gpus // len(devices)) if devices else 0 for name, devices in places.items()}
         models = replace(models, reference_apart=shared["reference"], reward_apart=shared["reward"])
@@ -178,8 +175,22 @@ def plan_config(config: Training, shapes: RunShapes, lengths: Lengths, gpu: GPU,
     )
 
 
+def spread_of(config: Training, gpus: int) -> Spread | None:
+    """How so many GPUs share the models of a config; one GPU has all of them."""
+    distributed = config.distributed
+    if distributed.sharding == "none" or gpus == 1:
+        return None
+    if gpus % distributed.replicas:
+        raise UserError(f"distributed.replicas is {distributed.replicas}, which does not divide {gpus} GPUs")
+    ranks = gpus // distributed.replicas
+    if ranks == 1:
+        return None
+    return Spread(kind=distributed.sharding, ranks=ranks, cpu_offload=distributed.cpu_offload)
+
+
 def planned_disk(config: Training, m: Models, exported: int) -> DiskUse:
     """What the run writes: `exported` are the bytes of one weight of its best model."""
+    m = replace(m, spread=None)  # files hold whole tensors
     held = placement(m)
     own = held.gradients - placement(replace(m, critic="none")).gradients  # of a critic's trained weights, in fp32
     moves = isinstance(config, OnlineConfig) and (
@@ -268,8 +279,19 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
         found.append(
             f"{plan.gpus} of {plan.gpus + len(plan.apart)} GPUs train; passes on the others overlap with nothing here"
         )
-    if plan.gpus > 1:
-        found.append("every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone")
+    found += _of_several(plan)
     if plan.usual.rounds > 1:
         found.append(f"dynamic sampling: {plan.usual.rounds:g} rounds of sampling a step are assumed")
+    return found
+
+
+def _of_several(plan: Plan) -> list[str]:
+    """How several GPUs hold the models."""
+    spread = plan.models.spread
+    if spread is None:
+        alike = "every GPU holds all weights, gradients and moments (data parallel): more GPUs save time alone"
+        return [alike] if plan.gpus > 1 else []
+    found = [f"spread over {spread.ranks} GPUs ({spread.kind}): not yet compared with memory measured on GPUs"]
+    if spread.cpu_offload:
+        found.append("host memory is that of one GPU's process; seconds leave out the optimizer step there")
     return found

@@ -15,6 +15,15 @@ Storage = Literal["fp32", "bf16", "streamed", "frozen", "nf4"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How the ranks of a run share its models (`distributed.sharding`)."""
+
+    kind: Literal["fsdp2", "zero3"]
+    ranks: int  # that hold all weights together
+    cpu_offload: bool = False  # parts of weights, gradients and moments are in host memory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Models:
     """The models of a run and how they are kept."""
 
@@ -35,7 +44,9 @@ class Models:
     # Processes that share the own GPU of a model; 0: it is on the GPU of the trainer.
     reference_apart: int = 0
     reward_apart: int = 0
-    shards: int = 1  # GPUs among which the policy's weights, gradients and moments are divided (FSDP); 1: each has all
+    spread: Spread | None = None  # None: every GPU has whole models
+    # In a simulation: GPUs among which the policy's weights, gradients and moments are divided; 1: each has all.
+    shards: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,8 @@ The file is written under another name and renamed. Its header has the version, 
 log-probs of canary sequences under the trainer's policy; the seal, a checksum of that header, travels with every
 ticket. A worker compares the seal, then the checksums of its own parameters after loading, then its own log-probs of
 the canaries, and those of its engine: a file of another version, a changed bit, a tensor that was not loaded and an
-engine that reads other weights are all found before a token is sampled.
+engine that reads other weights are all found before a token is sampled. `broadcasts` has the other way for weights to
+travel, with the same header and the same proof.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from whet.batching import collate
 from whet.distributed.sharding import Sharding
+from whet.distributed.world import World
 from whet.engines.check_engine import differences
 from whet.engines.engine_protocol import Engine
 from whet.engines.vllm.weight_proof import CANARY_SAMPLING, TOLERANCE, canary_prompts
@@ -35,6 +37,7 @@ from whet.models.logprobs import token_logprobs
 from whet.models.protocol import CausalLM
 from whet.models.storage.tensor_file import TensorFile, as_it_is, shape_of
 from whet.records import Prompt
+from whet.train.rollout_pool.ticket_pool import Worker
 
 HEADER = "hand_off"  # key of the file's metadata
 NAME = re.compile(r"weights-(\d{6,})\.safetensors")
@@ -50,6 +53,44 @@ class HandOff:
     seal: str
 
 
+class WeightFiles:
+    """Weights travel as files in a directory that all workers see."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def publish(self, policy: CausalLM, version: int, world: World) -> tuple[str, str] | None:
+        """Hands a version over, by all ranks of a spread policy; file and seal on the one that writes."""
+        handed = hand_off(policy, version, self._directory if world.is_writer else None, world.sharding)
+        return None if handed is None else (str(handed.file), handed.seal)
+
+    def keep(self, versions: Collection[int]) -> None:
+        """Drops all other versions."""
+        remove_others(self._directory, versions)
+
+    def connected(self, worker: Worker) -> Worker:
+        """A worker that finds the weights by itself."""
+        return worker
+
+    def close(self) -> None:
+        """Nothing: the run removes the directory."""
+
+
+@torch.no_grad()
+def sealed_header(policy: CausalLM, version: int, sharding: Sharding | None = None) -> str:
+    """What a worker compares its weights with, as JSON; the ranks that share a spread policy all ask for it."""
+    whole = as_it_is if sharding is None else sharding.whole
+    (canary,) = (canary_logprobs(one) for one in ([policy] if sharding is None else sharding.evened([policy], policy)))
+    return json.dumps(
+        {
+            "version": version,
+            "checksums": {name: checksum(whole(tensor)) for name, tensor in trained_tensors(module_of(policy)).items()},
+            "canary": canary.tolist(),
+        },
+        sort_keys=True,
+    )
+
+
 @torch.no_grad()
 def hand_off(
     policy: CausalLM, version: int, directory: Path | None, sharding: Sharding | None = None
@@ -58,18 +99,8 @@ def hand_off(
 
     The ranks that share a spread policy all call it; those that write nothing name no directory.
     """
-    assert isinstance(policy, nn.Module)
     whole = as_it_is if sharding is None else sharding.whole
-    trained = trained_tensors(policy)
-    (canary,) = (canary_logprobs(one) for one in ([policy] if sharding is None else sharding.evened([policy], policy)))
-    header = json.dumps(
-        {
-            "version": version,
-            "checksums": {name: checksum(whole(tensor)) for name, tensor in trained.items()},
-            "canary": canary.tolist(),
-        },
-        sort_keys=True,
-    )
+    trained, header = trained_tensors(module_of(policy)), sealed_header(policy, version, sharding)
     if directory is None:
         for tensor in trained.values():
             whole(tensor)
@@ -84,7 +115,13 @@ def hand_off(
         os.replace(unfinished, target)
     except OSError as error:
         raise RunFailed(f"{target}: the weights cannot be handed over to the rollout workers ({error})") from error
-    return HandOff(file=target, seal=_seal(header))
+    return HandOff(file=target, seal=seal_of(header))
+
+
+def require_same_names(theirs: Iterable[str], mine: Collection[str], *, came: str) -> None:
+    """RunFailed if the trainer's tensors are others than the worker's; `came`: from where."""
+    if odd := set(theirs) ^ set(mine):
+        raise RunFailed(f"{came}: the worker's model is another than the trainer's, tensor {min(odd)!r} is in one")
 
 
 def remove_others(directory: Path, needed: Collection[int]) -> None:
@@ -98,27 +135,30 @@ def remove_others(directory: Path, needed: Collection[int]) -> None:
 @torch.no_grad()
 def take_over(policy: CausalLM, engine: Engine, file: Path, *, version: int, seal: str) -> None:
     """Loads the weights of a version into the policy, and proves that the engine samples with them."""
-    assert isinstance(policy, nn.Module)
-    mine = trained_tensors(policy)
+    mine = trained_tensors(module_of(policy))
     try:
         with safe_open(file, framework="pt") as handle:
             text = (handle.metadata() or {}).get(HEADER, "")
-            if _seal(text) != seal:
+            if seal_of(text) != seal:
                 raise RunFailed(f"{file} is not what the trainer wrote for version {version}: it is stale or damaged")
-            header = json.loads(text)
-            names = set(handle.keys())
-            if names != mine.keys():
-                odd = min(names ^ mine.keys())
-                raise RunFailed(f"{file}: the worker's model is another than the trainer's, tensor {odd!r} is in one")
+            require_same_names(handle.keys(), mine, came=str(file))
             for name, tensor in mine.items():
                 tensor.copy_(handle.get_tensor(name))
     except (SafetensorError, OSError, RuntimeError) as error:  # RuntimeError: another shape
         raise RunFailed(f"{file}: the weights of version {version} cannot be loaded ({error})") from error
+    prove(policy, engine, text, came=str(file))
+
+
+@torch.no_grad()
+def prove(policy: CausalLM, engine: Engine, text: str, *, came: str) -> None:
+    """RunFailed unless the policy has the weights of a header and the engine samples with them; `came`: from where."""
+    header = json.loads(text)
+    mine, version = trained_tensors(module_of(policy)), header["version"]
     for name, expected in header["checksums"].items():
         found = checksum(mine[name])
         if found != expected:
             raise RunFailed(
-                f"{file}: the worker holds other weights than the trainer's version {version}: tensor {name!r} is "
+                f"{came}: the worker holds other weights than the trainer's version {version}: tensor {name!r} is "
                 f"{found}, and was {expected}"
             )
     engine.sync(policy, version=version)
@@ -155,9 +195,14 @@ def require_canary(policy: CausalLM, engine: Engine, expected: Tensor) -> None:
             )
 
 
+def module_of(policy: CausalLM) -> nn.Module:
+    assert isinstance(policy, nn.Module)
+    return policy
+
+
 def _canaries(policy: CausalLM) -> list[Prompt]:
     return canary_prompts(policy.vocab_size, min(policy.context, CANARY_CONTEXT))
 
 
-def _seal(header: str) -> str:
+def seal_of(header: str) -> str:
     return hashlib.sha256(header.encode()).hexdigest()

@@ -12,6 +12,7 @@ import torch
 
 from whet.errors import RunFailed, escaped
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung
+from whet.train.rollout_pool.broadcasts import Offer
 from whet.train.rollout_pool.orders import Order, WorkerSetup
 from whet.train.rollout_pool.ticket_pool import WorkerLost
 
@@ -74,6 +75,12 @@ class LocalWorker:
             raise WorkerLost(f"gave an answer that is none ({error})") from error
         file.unlink(missing_ok=True)
         return answer
+
+    def receive(self, offer: Offer) -> str:
+        reply = self._asked({"offer": offer.packed()}, offer.limit_seconds)
+        if not isinstance(reply.get("missed"), str):
+            raise WorkerLost("gave an answer that is none")
+        return str(reply["missed"])
 
     def end(self) -> None:
         self._is_ended = True

@@ -1,6 +1,7 @@
 """A worker as a Ray actor, on any node of a cluster. Ray is imported here alone, and only when a recipe names it.
 
-Orders travel as JSON and answers as the bytes of a safetensors file; weights through a directory that all nodes see.
+Orders travel as JSON and answers as the bytes of a safetensors file; weights through a directory that all nodes see,
+or by broadcast.
 Ray ends the actors when the trainer is gone.
 """
 
@@ -21,13 +22,14 @@ from whet.train.rollout_pool.orders import Order, WorkerSetup
 from whet.train.rollout_pool.ticket_pool import NoPlace, WorkerLost
 
 if TYPE_CHECKING:
+    from whet.train.rollout_pool.broadcasts import Offer
     from whet.train.rollout_pool.sampler import Sampler
 
 PLACE_SECONDS = 300.0  # to find a node with room
 LOOK_SECONDS = 1.0  # how often a worker that waits for a place looks whether it is still wanted
 LOAD_SECONDS = 600.0  # the least that an actor is given to import torch and read a model there
 SHOWN = 300  # characters of Ray's message
-ANSWER, FAILED = b"+", b"-"  # first byte of a reply
+ANSWER, FAILED, MISSED = b"+", b"-", b"?"  # first byte of a reply
 ADDRESS = "RAY_ADDRESS"
 
 
@@ -46,6 +48,15 @@ class SamplerActor:
 
     def sample(self, order: str) -> bytes:
         return self._reply(lambda: self._built().sample(Order.unpacked(json.loads(order))))
+
+    def receive(self, offer: str) -> bytes:
+        from whet.distributed.weight_broadcast import Missed
+        from whet.train.rollout_pool.broadcasts import Offer
+
+        try:
+            return self._reply(lambda: self._built().receive(Offer.unpacked(json.loads(offer))) or b"")
+        except Missed as error:
+            return MISSED + str(error).encode()
 
     def _built(self) -> Sampler:
         from whet.train.rollout_pool.sampler import Sampler
@@ -99,6 +110,9 @@ class RayWorker:
     def sample(self, order: Order) -> bytes:
         return self._got(self._actor.sample.remote(json.dumps(order.packed())), self._limit)
 
+    def receive(self, offer: Offer) -> str:
+        return self._got(self._actor.receive.remote(json.dumps(offer.packed())), offer.limit_seconds).decode()
+
     def end(self) -> None:
         import ray
 
@@ -120,7 +134,14 @@ class RayWorker:
             raise WorkerLost(f"was lost ({' '.join(str(error).split())[:SHOWN]})") from None
         if reply[:1] == FAILED:
             raise RunFailed(f"rollout worker {self._number}: {reply[1:].decode()}")
-        return reply[1:]
+        return reply[1:]  # of MISSED: why
+
+
+def own_address() -> str:
+    """The address of this machine as other nodes of the cluster see it."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
 
 
 def join_cluster(cpus: int) -> Callable[[], None]:

@@ -1,8 +1,9 @@
 """A worker's process: `python -m whet.train.rollout_pool.worker_process`, speaking JSON lines with `local_worker`.
 
 To the worker:    a `WorkerSetup`, then any number of orders; every line also has {"request": n}.
+                  An offer of weights is {"offer": {…}}.
 From the worker:  {"ready": true, "request": 0}, then for each order {"file": path}, a safetensors file that the reader
-                  removes, or {"failed": sentence}.
+                  removes, or {"failed": sentence}; for an offer {"missed": why}, which is empty if they arrived.
 
 A thread reads standard input, and ends the process when that ends or its parent is gone: a worker dies with its
 trainer, also with one that is killed.
@@ -17,7 +18,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from whet.distributed.weight_broadcast import Missed
 from whet.errors import RunFailed, UserError
+from whet.train.rollout_pool.broadcasts import Offer
 from whet.train.rollout_pool.orders import Order, WorkerSetup
 from whet.train.rollout_pool.sampler import Sampler
 
@@ -45,10 +48,21 @@ def main() -> None:
         while True:
             order = inbox.get()
             request = order["request"]
-            reply(request, {"file": _written(sampler.sample(Order.unpacked(order)), answers)})
+            if "offer" in order:
+                reply(request, {"missed": _missed(sampler, Offer.unpacked(order["offer"]))})
+            else:
+                reply(request, {"file": _written(sampler.sample(Order.unpacked(order)), answers)})
     except (UserError, RunFailed) as error:
         reply(request, {"failed": str(error)})
     os._exit(0)  # a normal exit would wait for the reading thread
+
+
+def _missed(sampler: Sampler, offer: Offer) -> str:
+    try:
+        sampler.receive(offer)
+    except Missed as error:
+        return str(error) or "for no reason that torch told"
+    return ""
 
 
 def _written(answer: bytes, directory: Path) -> str:

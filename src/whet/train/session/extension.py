@@ -21,6 +21,7 @@ MAY_CHANGE = (
     *("distributed.sharding", "distributed.cpu_offload", "distributed.replicas"),
     # Of a run that has them: in another one they would make rollouts stale.
     *("asynchronous.workers", "asynchronous.pool", "asynchronous.ticket_seconds", "asynchronous.weights_directory"),
+    *("asynchronous.hand_off", "asynchronous.hand_off_seconds"),
 )
 AHEAD = "asynchronous."
 CONFIG = "config.yaml"

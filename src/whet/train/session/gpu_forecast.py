@@ -43,7 +43,7 @@ def _known(
         return None
     assert isinstance(parts, Parts)
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy
-    if not isinstance(trunk, Decoder) or config.distributed.sharding != "none":
+    if not isinstance(trunk, Decoder):
         return None
     device = torch.cuda.get_device_properties(world.device)
     lengths = prompt_lengths(config, parts) if parts.lengths is None else parts.lengths()

@@ -20,6 +20,7 @@ from whet.records import Completion, Example, Sampled, Score
 from whet.rollout import sampled
 from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
+from whet.tasks.grading.pool import WorkerPool
 from whet.tasks.grading.reward_functions import part_name
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present, own_device
@@ -76,8 +77,18 @@ class ModelGrader:
         same = {"has_functions": self._has_functions, "is_graded": self._is_graded}
         return ModelGrader(inner, self._scorer, weight=self._weight, **same)
 
+    def follow(self, wanted: Callable[[], int | None]) -> None:
+        """As `follow_wanted`, of the functions."""
+        follow_wanted(self._inner, wanted)
+
     def close(self) -> None:
         self._inner.close()
+
+
+def follow_wanted(grader: Grader, wanted: Callable[[], int | None]) -> None:
+    """Has a grader with several workers ask before every batch for another number of them; others have none."""
+    if isinstance(grader, WorkerPool | ModelGrader):
+        grader.follow(wanted)
 
 
 class StepScorer(Protocol):

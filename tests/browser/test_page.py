@@ -107,8 +107,14 @@ def test_the_microscope_shows_every_token(page: Page, address: str) -> None:
     page.wait("document.querySelectorAll('.token').length === 'it is 3 apples'.length")
     assert "truncated" in page.text(".facts")
     colours = page.run("[...document.querySelectorAll('[name=colour]')].map((one) => one.value)")
-    assert set(colours) >= {"logprobs", "logprobs_old", "logprobs_ref", "entropy", "kl", "ratio", "advantage"}
-    page.run("document.querySelector('[value=entropy]').click()")
+    assert set(colours) == {
+        *("advantage", "logprobs", "old_logprobs", "reference_logprobs", "entropies", "ratios", "clipped"),
+        *("kl", "mismatch"),
+    }
+    clipped = "[...document.querySelectorAll('.token.clipped')].map((one) => one.innerText).join('')"
+    assert page.run(clipped) == "ia"  # tokens 3 and 8 of "it is 3 apples"
+    assert "<script>" in page.text(".instead")
+    page.run("document.querySelector('[value=entropies]').click()")
     classes = page.run("[...document.querySelectorAll('.tokens .token')].map((one) => one.className)")
     assert "q" not in classes[0].removeprefix("token").replace("chosen", "")  # an entropy of 0
     assert "q6" in classes[8]
@@ -117,7 +123,7 @@ def test_the_microscope_shows_every_token(page: Page, address: str) -> None:
     assert "token 5 of 14" in page.text(".details")
     details = page.text(".details")
     row = page.run("ask('rollout', {run: 'rich', step: 3, group: 1, number: 3})")
-    assert f"{row['columns']['entropy'][4]:g}" in details
+    assert f"{row['columns']['entropies'][4]:g}" in details
     assert page.run("document.querySelector('.tokens').getAttribute('aria-activedescendant')") == "token-4"
     page.press("p")
     page.wait("document.querySelector('h1').innerText.includes('Rollout 2 of group 1')")

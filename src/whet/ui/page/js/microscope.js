@@ -3,23 +3,23 @@
 
 const SHADES = 6;
 const TOKENS_SHOWN = 3000;  // at once
-// Known columns: label, what it is, and how it is coloured: `one` side from 0, `both` sides of a middle.
+// Known columns (whet.train.online.token_record): label, what it is, and how it is coloured: `one` side from 0, `both` sides of a middle.
 const COLUMN_NAMES = {
   advantage: ["advantage", "the factor of the token's gradient", "both"],
   advantages: ["advantage", "the factor of the token's gradient", "both"],
-  logprobs: ["log-prob", "under the sampler: the darker, the less likely", "one", -3],
-  logprobs_sampled: ["log-prob, sampler", "under the model that sampled", "one", -3],
-  logprobs_old: ["log-prob, before the update", "under the policy at the start of the step", "one", -3],
-  logprobs_ref: ["log-prob, reference", "under the reference of the KL penalty", "one", -3],
-  entropy: ["entropy", "of the next-token distribution, in nats", "one"],
+  logprobs: ["log-prob", "as it was sampled: the darker, the less likely", "one", -3],
+  old_logprobs: ["log-prob, before the update", "under the policy at the start of the step", "one", -3],
+  reference_logprobs: ["log-prob, reference", "under the reference of the KL penalty", "one", -3],
   entropies: ["entropy", "of the next-token distribution, in nats", "one"],
-  ratio: ["ratio", "policy over sampler: 1 is unchanged", "both", undefined, 1],
-  kl: ["KL to the reference", "log-prob of the policy − log-prob of the reference", "both"],
+  ratios: ["ratio", "policy over the policy before the step, when an update last read it: 1 is unchanged", "both", undefined, 1],
+  kl: ["KL to the reference", "log-prob of the policy − log-prob of the reference, in nats", "both"],
+  mismatch: ["trainer − sampler", "log-prob of the trainer − log-prob of the sampler, in nats", "both"],
   values: ["value", "what the critic expected from here on", "both"],
   token_rewards: ["token reward", "paid at this token", "both"],
   clipped: ["clipped", "whether the clip took its gradient away", "flag"],
   versions: ["weights", "version of the weights that sampled it", "one"],
 };
+const AGREE = 1e-4;  // nats: sampler and trainer differ by rounding alone
 
 function columnAbout(name) {
   const [label, about, kind = "both", end, middle = 0] = COLUMN_NAMES[name] ?? [name.replaceAll("_", " "), "", "both"];
@@ -29,10 +29,10 @@ function columnAbout(name) {
 // Columns that follow from others.
 function withDerived(columns) {
   const found = { ...columns };
-  const now = columns.logprobs_old ?? columns.logprobs;
-  const sampled = columns.logprobs_sampled ?? columns.logprobs;
-  if (columns.logprobs_ref && now && !found.kl) found.kl = now.map((value, i) => value - columns.logprobs_ref[i]);
-  if (columns.logprobs_old && sampled && !found.ratio) found.ratio = columns.logprobs_old.map((value, i) => Math.exp(value - sampled[i]));
+  const { old_logprobs: old, reference_logprobs: reference, logprobs: sampled } = columns;
+  const minus = (one, other) => one.map((value, i) => (value === null || other[i] === null ? null : value - other[i]));
+  if (old && reference) found.kl = minus(old, reference);
+  if (old && sampled && minus(old, sampled).some((value) => Math.abs(value) > AGREE)) found.mismatch = minus(old, sampled);
   return found;
 }
 
@@ -161,7 +161,7 @@ function tokenDetails(details, row, columns, i, current) {
   const values = Object.keys(columns).map((name) => {
     const value = columns[name][i], about = columnAbout(name);
     const text = typeof value === "boolean" ? (value ? "yes" : "no") : about.kind === "both" && !about.middle ? signed(value) : number(value);
-    const chance = name.startsWith("logprobs") && value !== null ? h("span", { class: "quiet" }, ` ${percent(Math.exp(Math.min(0, value)))}`) : null;
+    const chance = name.endsWith("logprobs") && value !== null ? h("span", { class: "quiet" }, ` ${percent(Math.exp(Math.min(0, value)))}`) : null;
     return [h("span", { class: name === current ? "current" : undefined }, about.label), [text, chance]];
   });
   const others = row.alternatives?.[i] ?? [];

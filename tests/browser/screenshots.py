@@ -1,0 +1,127 @@
+"""The pictures of docs/ui.md, taken of small runs that are trained for them if they are not there:
+
+    python -m tests.browser.screenshots --runs DIR --to docs
+
+Needs Debian's chromium; about six minutes on one core the first time, then seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from tests.browser.chromium import Chromium, Page
+from tests.browser.served import WHET, served, training
+
+WATCHED = ("algorithm.kl.coefficient=0.02", "update.minibatches=2", "update.epochs=2", "save.top_tokens=5")
+RUNS = {
+    "reviews": ("grpo-reviews", *WATCHED, "save.rollouts_every_steps=1"),
+    "sorting": ("toy-sorting",),
+    "too-fast": ("toy-sorting", "optimizer.lr=2e-2"),
+}
+LIVE = "live"
+COLOURS = 256
+ROLLOUT = "step=20&group=3&number=2"
+DRAWN = "document.querySelectorAll('.chart .curve').length > 6"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shot:
+    """A picture: an address of the page, what must be there, and what is done before."""
+
+    name: str
+    at: str  # after #
+    ready: str
+    before: Callable[[Page], None] = lambda page: None
+    dark: bool = False
+    height: int = 800
+
+
+def _point_at_token(page: Page) -> None:
+    page.click("[name=colour][value=kl]")
+    page.run("document.querySelector('.tokens').focus()")
+    page.press("ArrowRight", 8)
+
+
+def _listed(page: Page) -> None:
+    page.wait("/of/.test(document.querySelector('p[role=status]').innerText)")
+    page.wait("![...document.querySelectorAll('td.excerpt .line')].some((one) => one.innerText === '…')")
+
+
+SHOTS = (
+    Shot(name="ui-runs", at="runs", ready="document.querySelector('.badge.live')", height=420),
+    Shot(name="ui-run", at="run?run=too-fast", ready=f"document.querySelector('.findings') && {DRAWN}", height=1000),
+    Shot(
+        name="ui-rollouts",
+        at="rollouts?run=reviews&find=great&order=advantage",
+        ready="document.querySelectorAll('tbody tr').length > 8",
+        before=_listed,
+        height=640,
+    ),
+    Shot(
+        name="ui-microscope",
+        at=f"rollout?run=reviews&{ROLLOUT}",
+        ready="document.querySelectorAll('.token').length > 8",
+        before=_point_at_token,
+        height=860,
+    ),
+    Shot(name="ui-compare", at="compare?run=sorting&run=too-fast", ready=DRAWN, height=900),
+    Shot(name="ui-dark", at="run?run=reviews", ready=DRAWN, dark=True, height=900),
+)
+
+
+def train_missing(runs: Path) -> None:
+    for name, (recipe, *keys) in RUNS.items():
+        if not (runs / name / "final_results.json").is_file():
+            subprocess.run([*WHET, "train", recipe, *keys, "--out", str(runs / name)], check=True)
+
+
+def take(page: Page, url: str, shot: Shot) -> bytes:
+    """The picture, with a palette: a fifth of its bytes."""
+    page.resize(1280, shot.height)
+    page.scheme("dark" if shot.dark else "light")
+    page.open(f"{url}#{shot.at}")
+    page.wait(shot.ready, 120)
+    shot.before(page)
+    page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
+    picture = Image.open(io.BytesIO(page.shot())).convert("RGB")
+    written = io.BytesIO()
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)
+    return written.getvalue()
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--to", type=Path, required=True, help="folder of the pictures")
+    parser.add_argument("--only", default="", metavar="WORD", help="pictures with this in their name")
+    options = parser.parse_args(arguments)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    train_missing(options.runs)
+    wanted = [shot for shot in SHOTS if options.only in shot.name]
+    live = training(options.runs, LIVE, "steps=100000") if any(shot.name == "ui-runs" for shot in wanted) else None
+    browser = Chromium()
+    try:
+        with served(options.runs) as url:
+            for shot in wanted:
+                page = browser.page()
+                data = take(page, url, shot)
+                (options.to / f"{shot.name}.png").write_bytes(data)
+                sys.stdout.write(f"{shot.name}.png: {len(data) // 1000} kB {page.troubles() or ''}\n")
+                page.close()
+    finally:
+        browser.close()
+        if live is not None:
+            live.kill()
+            live.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pages.pictures import compact
 from studies.curves.plots import PICTURES, Picture, label
 from whet.metrics.table import row_of
 from whet.report.figures import LEFT, LEGEND, PALETTE, frame, grid, plain_numbers, png, whole_steps
@@ -29,7 +30,7 @@ Curves = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]  # run → metric
 
 def draw(picture: Picture, curves: Curves) -> bytes:
     """A panel for each metric, a line for each run; the healthy one is green, as is the healthy range."""
-    subtitle = "toy runs on a CPU, by step; the green ground is the healthy range of docs/metrics.md"
+    subtitle = "toy runs on a CPU by step, moving means; the green ground is the healthy range of the table"
     with grid(len(picture.metrics), COLUMNS, height=HEIGHT, title=picture.title, subtitle=subtitle) as (figure, panels):
         for axes, metric in zip(panels, picture.metrics, strict=True):
             _panel(axes, metric, {name: curves[name][metric] for name in picture.runs if metric in curves[name]})
@@ -44,7 +45,7 @@ def _panel(axes: Axes, metric: str, of_run: Mapping[str, Sequence[Sequence[float
         colour, width = _line(number)
         shown = smooth(values, smoothing_window(len(values)))
         axes.plot(steps, shown, color=colour, linewidth=width, label=label(name), zorder=3 if number == 0 else 2)
-    frame(axes, title=metric, unit=row.unit)
+    frame(axes, title=metric, unit=row.unit.partition(";")[0])
     if _is_wide(of_run):
         axes.set_yscale("log")
         axes.minorticks_off()
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
     (folder,) = arguments
     curves: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
     for name, picture in PICTURES.items():
-        (Path(folder) / f"{name}.png").write_bytes(draw(picture, curves))
+        (Path(folder) / f"{name}.png").write_bytes(compact(draw(picture, curves)))
 
 
 if __name__ == "__main__":

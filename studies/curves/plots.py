@@ -24,7 +24,7 @@ class Picture:
 # Two minibatches, a reference and an importance correction, so that all metrics of the update are logged.
 WATCHED = (
     "update.minibatches=2",
-    "algorithm.kl.coefficient=0.005",
+    "algorithm.kl.coefficient=0.02",
     "algorithm.importance_correction=token_truncate",
 )
 POLICY = Case(name="policy", recipe="toy-sorting", keys=(*ONLINE, *SORTING, *WATCHED), part="fit")
@@ -57,7 +57,7 @@ CASES: dict[str, Case] = {
         _with(SORTING_DPO, "preferences: learning rate × 30", "optimizer.lr=3e-3"),
         replace(SORTING_REWARD, name="reward model"),
         _with(SORTING_REWARD, "reward model: half of the labels wrong", "data=made/sorting-noisy.jsonl"),
-        _with(SORTING_REWARD, "reward model: 64 pairs again and again", "data=made/sorting-few-pairs.jsonl"),
+        _with(SORTING_REWARD, "reward model: the longer one was preferred", "data=made/sorting-longer.jsonl"),
     )
 }
 PICTURES: dict[str, Picture] = {
@@ -123,11 +123,11 @@ PICTURES: dict[str, Picture] = {
     "metrics-reward-models": Picture(
         topic="Reward models",
         title="Reward models",
-        text="Pairs of the step and held-out pairs ranked right, and the calibration error of three runs. Pairs that "
-        "are repeated are learned by heart: nearly all of them are ranked right in training, fewer of the held-out "
-        "ones.",
-        metrics=("pair_accuracy", "eval/pair_accuracy", "eval/calibration_error"),
-        runs=("reward model", "reward model: half of the labels wrong", "reward model: 64 pairs again and again"),
+        text="Pairs of the step and held-out pairs ranked right, and the rank correlation of length and score of three "
+        "runs. With wrong labels no pair is ranked better than by chance; where the longer completion was preferred, "
+        "pairs are ranked right and the score follows the length.",
+        metrics=("pair_accuracy", "eval/pair_accuracy", "eval/length_score_correlation"),
+        runs=("reward model", "reward model: half of the labels wrong", "reward model: the longer one was preferred"),
     ),
 }
 

@@ -8,15 +8,14 @@ Needs Debian's chromium; about six minutes on one core the first time, then seco
 from __future__ import annotations
 
 import argparse
-import io
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
+from pages.pictures import compact
 from tests.browser.chromium import Chromium, Page
 from tests.browser.served import WHET, served, training
 
@@ -27,7 +26,6 @@ RUNS = {
     "too-fast": ("toy-sorting", "optimizer.lr=2e-2"),
 }
 LIVE = "live"
-COLOURS = 256
 ROLLOUT = "step=20&group=3&number=2"
 DRAWN = "document.querySelectorAll('.chart .curve').length > 6"
 
@@ -84,17 +82,13 @@ def train_missing(runs: Path) -> None:
 
 
 def take(page: Page, url: str, shot: Shot) -> bytes:
-    """The picture, with a palette: a fifth of its bytes."""
     page.resize(1280, shot.height)
     page.scheme("dark" if shot.dark else "light")
     page.open(f"{url}#{shot.at}")
     page.wait(shot.ready, 120)
     shot.before(page)
     page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
-    picture = Image.open(io.BytesIO(page.shot())).convert("RGB")
-    written = io.BytesIO()
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)
-    return written.getvalue()
+    return compact(page.shot())
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -106,6 +100,7 @@ def main(arguments: Sequence[str]) -> None:
     options.runs.mkdir(parents=True, exist_ok=True)
     train_missing(options.runs)
     wanted = [shot for shot in SHOTS if options.only in shot.name]
+    shutil.rmtree(options.runs / LIVE, ignore_errors=True)
     live = training(options.runs, LIVE, "steps=100000") if any(shot.name == "ui-runs" for shot in wanted) else None
     browser = Chromium()
     try:

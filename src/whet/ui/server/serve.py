@@ -17,6 +17,7 @@ from whet.ui.server.app import application
 from whet.ui.server.guard import own_names
 
 PORT = 8439  # unless it is taken; then any free one
+WAITING = 128  # connections before the server answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind(chosen)
+            bound.listen(WAITING)  # who reads the address connects at once
         except OSError as error:
             bound.close()
             if port is None and chosen is address:

@@ -44,6 +44,7 @@ class Clock(SilentProgress):
     others: list[float] = field(default_factory=list)
 
     def step(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+        del step, metrics, timings
         assert threading.current_thread() is threading.main_thread()
         own, process = time.thread_time(), time.process_time()
         self.own.append(own - self.at[0])

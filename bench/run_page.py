@@ -1,9 +1,9 @@
 """How fast the page of `whet ui` answers, and what memory its server takes: `python -m bench.run_page`.
 
-Two runs are made by the run's own writer, of random numbers that pack as badly as real ones: one of 10,000 rollouts, and
-one whose directory has 2 GB (`--gigabytes`), of which all steps hold the same rows. A server of its own answers what the
-page asks when it is opened. Seconds are those of the answers, the least of several; beside them the processor time of
-the server, which other work on the machine does not change much. Everything is deleted afterwards.
+Two runs are made by the run's own writer, of random numbers that pack as badly as real ones: one of 10,000 rollouts,
+and one whose directory has 2 GB (`--gigabytes`) and repeats a step. A server of its own answers what the page asks when
+it is opened. Beside the seconds is the processor time of the server, which other work on the machine does not change
+much. Everything is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from whet.train.online.number_text import number_text
 
 GROUP = 8
 STEP_ROLLOUTS = 256
-WORDS = "so we add the two and get a sum which is then the answer that was asked for".split()
+WORDS = ("so", "we", "add", "the", "two", "and", "get", "a", "sum", "which", "is", "then", "what", "was", "asked")
 VOCABULARY = 50_000
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -19,25 +19,29 @@ from whet.runs.layout import METRICS, TIMINGS
 INTRODUCTION = f"""<!-- Written by `make docs` from src/whet/metrics. Change the rows there. -->
 # Metrics
 
-Everything that a run logs in `{METRICS}` (and its seconds in `{TIMINGS}`): the formula, where the value is in runs that learn,
-and what it means when it moves. `whet metrics kl` prints the same of one metric, also by its name in another library (`whet
-metrics response_length/mean`); the page of [`whet ui`](ui.md) explains each chart with it, and `whet doctor` judges by it
-([debugging.md](debugging.md)). A test compares this page with what runs log, so none is missing.
+Everything that a run logs in `{METRICS}` (and its seconds in `{TIMINGS}`): the formula, where the value is in runs
+that learn, and what it means when it moves. `whet metrics kl` prints the same of one metric, also by its name in
+another library (`whet metrics response_length/mean`); the page of [`whet ui`](ui.md) explains each chart with it, and
+`whet doctor` judges by it ([debugging.md](debugging.md)). A test compares this page with what runs log, so none is
+missing.
 
-In names, capitals stand for a name or a number that a recipe gives: `parts/NAME` is logged as `parts/short`, `eval/pass@K` as
-`eval/pass@8`. A named evaluation set is in between: `eval/hard/accuracy`. Of a metric with a 95 % interval the ends are logged
-as `NAME_low` and `NAME_high`. A *nat* is the unit of natural logarithms: 1 nat = 1.44 bits.
+In names, capitals stand for a name or a number that a recipe gives: `parts/NAME` is logged as `parts/short`,
+`eval/pass@K` as `eval/pass@8`. A named evaluation set is in between: `eval/hard/accuracy`. Of a metric with a 95 %
+interval the ends are logged as `NAME_low` and `NAME_high`. A *nat* is the unit of natural logarithms: 1 nat = 1.44
+bits.
 
 **The first things to look at**, in this order: [`eval/accuracy`](#evalaccuracy) (does it learn what it should?),
-[`reward/mean`](#rewardmean) (does it get what it is paid for?), [`groups/zero_variance`](#groupszero_variance) (is there anything to learn
-from?), [`entropy`](#entropy) (does it still explore?), [`truncated`](#truncated) and [`length/mean`](#lengthmean) (do answers end?),
-[`kl`](#kl) and [`approx_kl`](#approx_kl) (how far does it go?), [`mismatch/mean`](#mismatchmean) (is the sampler the policy?).
+[`reward/mean`](#rewardmean) (does it get what it is paid for?), [`groups/zero_variance`](#groupszero_variance) (is
+there anything to learn from?), [`entropy`](#entropy) (does it still explore?), [`truncated`](#truncated) and
+[`length/mean`](#lengthmean) (do answers end?), [`kl`](#kl) and [`approx_kl`](#approx_kl) (how far does it go?),
+[`mismatch/mean`](#mismatchmean) (is the sampler the policy?).
 
 ## Pictures
 
-Real runs, seconds each on a CPU: one that learns (green) beside ones in which a single thing was broken. The green ground is the healthy
-range of the table. `python -m studies.curves.run --runs DIR --to studies/curves/curves.json` trains them anew; `make docs` draws them. The
-scales are those of small models and short answers: on yours compare shapes, and ranges where the table gives them.
+Real runs, seconds each on a CPU: one that learns (green) beside ones in which a single thing was broken. The green
+ground is the healthy range of the table. `python -m studies.curves.run --runs DIR --to studies/curves/curves.json`
+trains them anew; `make docs` draws them. The scales are those of small models and short answers: on yours compare
+shapes, and ranges where the table gives them.
 
 ## The same name in other libraries
 """

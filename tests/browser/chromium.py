@@ -9,7 +9,6 @@ import select
 import shutil
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0  # seconds until an answer, or a condition, is given up

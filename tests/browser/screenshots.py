@@ -26,8 +26,11 @@ RUNS = {
     "too-fast": ("toy-sorting", "optimizer.lr=2e-2"),
 }
 LIVE = "live"
-ROLLOUT = "step=20&group=3&number=2"
+LIVE_STEPS = 300
+ROLLOUT = "step=3&group=3&number=2"
 DRAWN = "document.querySelectorAll('.chart .curve').length > 6"
+JUDGED = "document.querySelector('#health')"
+PATIENCE = 400.0  # seconds until a picture is given up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,20 +45,33 @@ class Shot:
     height: int = 800
 
 
+def _hide_folder(page: Page) -> None:
+    """The path on the machine that takes the picture says nothing to readers."""
+    page.run("document.querySelector('.lead code').textContent = 'runs'")
+
+
 def _point_at_token(page: Page) -> None:
-    page.click("[name=colour][value=kl]")
+    """The first token in which the policy has left its reference."""
+    page.run("document.querySelector('[name=colour][value=kl]').click()")
     page.run("document.querySelector('.tokens').focus()")
-    page.press("ArrowRight", 8)
+    page.press("ArrowRight", int(page.run("document.querySelector('.token.p6').dataset.i")))
 
 
 def _listed(page: Page) -> None:
-    page.wait("/of/.test(document.querySelector('p[role=status]').innerText)")
-    page.wait("![...document.querySelectorAll('td.excerpt .line')].some((one) => one.innerText === '…')")
+    line = "document.querySelector('p[role=status]').innerText"
+    page.wait(f"/of/.test({line}) && !/reading|searching/.test({line})", PATIENCE)
+    page.wait("![...document.querySelectorAll('td.excerpt .line')].some((one) => one.innerText === '…')", PATIENCE)
 
 
 SHOTS = (
-    Shot(name="ui-runs", at="runs", ready="document.querySelector('.badge.live')", height=420),
-    Shot(name="ui-run", at="run?run=too-fast", ready=f"document.querySelector('.findings') && {DRAWN}", height=1000),
+    Shot(
+        name="ui-runs",
+        at="runs",
+        ready="/training\\s+[1-9]/.test(document.querySelector('tbody').innerText)",
+        before=_hide_folder,
+        height=420,
+    ),
+    Shot(name="ui-run", at="run?run=too-fast", ready=f"{JUDGED} && {DRAWN}", height=1230),
     Shot(
         name="ui-rollouts",
         at="rollouts?run=reviews&find=great&order=advantage",
@@ -68,10 +84,10 @@ SHOTS = (
         at=f"rollout?run=reviews&{ROLLOUT}",
         ready="document.querySelectorAll('.token').length > 8",
         before=_point_at_token,
-        height=860,
+        height=760,
     ),
     Shot(name="ui-compare", at="compare?run=sorting&run=too-fast", ready=DRAWN, height=900),
-    Shot(name="ui-dark", at="run?run=reviews", ready=DRAWN, dark=True, height=900),
+    Shot(name="ui-dark", at="run?run=reviews", ready=f"{JUDGED} && {DRAWN}", dark=True, height=900),
 )
 
 
@@ -85,7 +101,7 @@ def take(page: Page, url: str, shot: Shot) -> bytes:
     page.resize(1280, shot.height)
     page.scheme("dark" if shot.dark else "light")
     page.open(f"{url}#{shot.at}")
-    page.wait(shot.ready, 120)
+    page.wait(shot.ready, PATIENCE)
     shot.before(page)
     page.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
     return compact(page.shot())
@@ -101,7 +117,9 @@ def main(arguments: Sequence[str]) -> None:
     train_missing(options.runs)
     wanted = [shot for shot in SHOTS if options.only in shot.name]
     shutil.rmtree(options.runs / LIVE, ignore_errors=True)
-    live = training(options.runs, LIVE, "steps=100000") if any(shot.name == "ui-runs" for shot in wanted) else None
+    live = (
+        training(options.runs, LIVE, f"steps={LIVE_STEPS}") if any(shot.name == "ui-runs" for shot in wanted) else None
+    )
     browser = Chromium()
     try:
         with served(options.runs) as url:

@@ -18,7 +18,20 @@ TEXT = 200_000  # characters of a prompt or completion
 EXCERPT = 300  # characters of a text in a list
 PLACES = 60  # excerpts of one answer
 # Fields that are told by themselves; every other one is told as a column of tokens or as a remark.
-KNOWN = ("id", "prompt", "text", "tokens", "mask", "finish", "version", "reward", "parts", "trained", "advantage")
+KNOWN = (
+    "group",
+    "id",
+    "prompt",
+    "text",
+    "tokens",
+    "mask",
+    "finish",
+    "version",
+    "reward",
+    "parts",
+    "trained",
+    "advantage",
+)
 # What whet.train.online.token_record writes of single tokens in another form than one value for each.
 SPELLED = ("pieces", "top_tokens", "top_logprobs", "top_pieces")
 CLIPPED = "clipped"  # places of tokens

@@ -26,14 +26,15 @@ function columnAbout(name) {
   return { name, label, about, kind, end, middle };
 }
 
-// Columns that follow from others.
+// Also the columns that follow from others, in the order above.
 function withDerived(columns) {
   const found = { ...columns };
   const { old_logprobs: old, reference_logprobs: reference, logprobs: sampled } = columns;
   const minus = (one, other) => one.map((value, i) => (value === null || other[i] === null ? null : value - other[i]));
   if (old && reference) found.kl = minus(old, reference);
   if (old && sampled && minus(old, sampled).some((value) => Math.abs(value) > AGREE)) found.mismatch = minus(old, sampled);
-  return found;
+  const known = Object.keys(COLUMN_NAMES).filter((name) => name in found);
+  return Object.fromEntries([...new Set([...known, ...Object.keys(found)])].map((name) => [name, found[name]]));
 }
 
 // From a value to a class: q1 … of one side, p1 … above and n1 … below the middle.

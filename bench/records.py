@@ -31,6 +31,7 @@ from whet.recipe import Recipe, read_recipe
 from whet.train.start import start_run
 
 PROMPT_TOKENS = 45
+MODELS = ("sorting", "smollm2")  # a toy, and random weights in the shape of SmolLM2-135M
 WARM_UP = 2  # steps that are not counted
 SORTING = ("toy-sorting", "cold_start.steps=5", "track=[]", "device=cpu", f"eval.every_steps={NEVER}")
 
@@ -80,9 +81,9 @@ def main(arguments: Sequence[str]) -> None:
     options = _options(arguments)
     torch.set_num_threads(1)
     print(f"{machine('cpu')}, load {os.getloadavg()[0]:.1f}")
-    for top in (0, 5):
+    for top in options.top:
         keys = ["save.rollouts_every_steps=2", f"save.every_steps={NEVER}", f"save.top_tokens={top}"]
-        for what in ("sorting", "smollm2"):
+        for what in options.model:
             with TemporaryDirectory(prefix="bench-") as place:
                 if what == "sorting":
                     config = read_recipe(SORTING[0], [*SORTING[1:], *keys, f"steps={options.steps}"]).config
@@ -112,6 +113,8 @@ def language_model(place: Path, keys: Sequence[str], options: argparse.Namespace
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--top", type=int, nargs="+", default=(0, 5), help="likeliest tokens that are recorded")
     parser.add_argument("--steps", type=int, default=80, help="of the small model")
     parser.add_argument("--large-steps", type=int, default=12, help="of the language model")
     parser.add_argument("--size", default="2x4x32", help="of the language model: prompts x group x new tokens")

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -33,10 +33,14 @@ from whet.runs import layout
 from whet.runs.directory import RunDirectory
 from whet.train.online.number_text import number_text
 
+if TYPE_CHECKING:
+    from tests.browser.chromium import Page
+
 GROUP = 8
 STEP_ROLLOUTS = 256
 WORDS = ("so", "we", "add", "the", "two", "and", "get", "a", "sum", "which", "is", "then", "what", "was", "asked")
 VOCABULARY = 50_000
+BROWSER_SECONDS = 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -157,6 +161,29 @@ def used(server: Server, answers: int) -> None:
             return
 
 
+def in_browser(url: str, count: int) -> tuple[float, float]:
+    """Seconds until chromium shows the whole list, and the processor time of the page's thread."""
+    from tests.browser.chromium import Chromium
+
+    chromium = Chromium()
+    try:
+        page = chromium.page()
+        page.send("Performance.enable", timeDomain="threadTicks")
+        page.open(f"{url}#runs")
+        line = "(document.querySelector('p[role=status]')?.innerText ?? '')"
+        began, processor = time.perf_counter(), _thread_seconds(page)
+        page.run("location.hash = '#rollouts?run=run'")
+        page.wait(f"{line}.startsWith('{count:,} of {count:,}') && !{line}.includes('reading')", BROWSER_SECONDS)
+        return time.perf_counter() - began, _thread_seconds(page) - processor
+    finally:
+        chromium.close()
+
+
+def _thread_seconds(page: Page) -> float:
+    found = {one["name"]: one["value"] for one in page.send("Performance.getMetrics")["metrics"]}
+    return float(found["TaskDuration"])
+
+
 def main(arguments: Sequence[str]) -> None:
     options = _options(arguments)
     print(f"{machine('cpu', 1)}, load {os.getloadavg()[0]:.1f}")
@@ -172,7 +199,14 @@ def main(arguments: Sequence[str]) -> None:
                     count = opened(server)
                     seconds, processor = time.perf_counter() - began, server.processor_seconds() - processor
                     print(f"  {attempt}, {again}: {count:,} listed in {seconds:.2f} s, {processor:.2f} s of processor")
+        if options.browser:
+            for attempt in range(options.repeats):
+                with served(run.parent) as server:
+                    seconds, processor = in_browser(server.url, options.rollouts)
+                    print(f"  {attempt}, in chromium: {seconds:.2f} s, {processor:.2f} s of processor", flush=True)
         shutil.rmtree(run.parent)
+        if not options.gigabytes:
+            return
         run = Path(place) / "large" / "run"
         rollouts = 4 * STEP_ROLLOUTS
         make(run, steps=4, rollouts=rollouts, tokens=1000, least_bytes=int(1e9 * options.gigabytes))
@@ -197,8 +231,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=200, help="of a rollout")
-    parser.add_argument("--gigabytes", type=float, default=2.0, help="of the large run")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="of the large run; 0: none")
     parser.add_argument("--repeats", type=int, default=3, help="servers that are asked")
+    parser.add_argument("--browser", action="store_true", help="also until Debian's chromium shows the list")
     parser.add_argument("--search-answers", type=int, default=30, help="answers of the search in the large run")
     parser.add_argument("--place", help="folder of the runs; else the system's for temporary files")
     return parser.parse_args(arguments)

@@ -24,7 +24,7 @@ class Picture:
 # Two minibatches, a reference and an importance correction, so that all metrics of the update are logged.
 WATCHED = (
     "update.minibatches=2",
-    "algorithm.kl.coefficient=0.1",
+    "algorithm.kl.coefficient=0.005",
     "algorithm.importance_correction=token_truncate",
 )
 POLICY = Case(name="policy", recipe="toy-sorting", keys=(*ONLINE, *SORTING, *WATCHED), part="fit")

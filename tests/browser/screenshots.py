@@ -51,10 +51,11 @@ def _hide_folder(page: Page) -> None:
 
 
 def _point_at_token(page: Page) -> None:
-    """The first token in which the policy has left its reference."""
+    """The first token in which the policy has clearly left its reference."""
     page.run("document.querySelector('[name=colour][value=kl]').click()")
     page.run("document.querySelector('.tokens').focus()")
-    page.press("ArrowRight", int(page.run("document.querySelector('.token.p6').dataset.i")))
+    shaded = "[...document.querySelectorAll('.token')].findIndex((one) => /[pn][4-6]/.test(one.className))"
+    page.press("ArrowRight", int(page.run(shaded)))
 
 
 def _listed(page: Page) -> None:

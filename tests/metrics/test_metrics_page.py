@@ -4,6 +4,7 @@ import json
 import re
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from PIL import Image
@@ -12,6 +13,7 @@ from pages.metrics import LIBRARIES, anchor, main
 from studies.curves.pictures import FILE, draw
 from studies.curves.plots import CASES, PICTURES, label, shown_of
 from studies.curves.run import written
+from whet.doctor import thresholds
 from whet.metrics.table import METRICS, TOPICS, row_of
 from whet.recipe import read_recipe
 
@@ -73,16 +75,16 @@ def test_its_runs_are_recipes(name: str, tmp_path: Path) -> None:
 
 def test_healthy_runs_learn_and_stay_in_the_ranges_that_the_table_gives() -> None:
     """In the last third of each run; the picture would contradict the table otherwise."""
-    for picture in PICTURES.values():
-        for metric in picture.metrics:
-            row = row_of(metric)
-            assert row is not None
-            low, high = row.band
-            values = CURVES[picture.runs[0]][metric][1]
-            late = values[2 * len(values) // 3 :]
-            middle = sorted(late)[len(late) // 2]
-            assert low is None or middle >= low, (metric, middle)
-            assert high is None or middle <= high, (metric, middle)
+    shown = {(picture.runs[0], metric) for picture in PICTURES.values() for metric in picture.metrics}
+    for name, metric in shown - {("policy", "kl")}:  # it starts from little, and moves further: the page says so
+        row = row_of(metric)
+        assert row is not None
+        low, high = row.band
+        values = CURVES[name][metric][1]
+        middle = median(values[2 * len(values) // 3 :])
+        assert low is None or middle >= low, (metric, middle)
+        assert high is None or middle <= high, (metric, middle)
+    assert max(CURVES["policy"]["kl"][1]) < thresholds.KL[1]
     for name in ("policy", "critic", "supervised"):
         accuracy = CURVES[name]["eval/accuracy"][1]
         assert accuracy[-1] > accuracy[0] + 0.3

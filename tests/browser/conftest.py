@@ -33,7 +33,8 @@ def rollout(draw: random.Random, step: int, prompt: str, number: int, text: str)
     trained = {"trained": True, "advantage": 1.5 if right else -0.5 * number, "version": step - 1}
     numbers = {
         "logprobs": [0.0, 0.0, *logprobs],
-        "old_logprobs": old,
+        # The trainer reads the tokens of a second minibatch only after the first update.
+        "old_logprobs": [None] * size if step == 12 else old,
         "reference_logprobs": [value - 0.1 * i for i, value in enumerate(old)],
         "entropies": [0.1 * (i % 9) for i in range(size)],
         "ratios": [1 + 0.01 * i for i in range(size)],

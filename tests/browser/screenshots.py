@@ -27,7 +27,7 @@ RUNS = {
 }
 LIVE = "live"
 LIVE_STEPS = 300
-ROLLOUT = "step=3&group=3&number=2"
+ROLLOUT = "step=20&group=3&number=2"
 DRAWN = "document.querySelectorAll('.chart .curve').length > 6"
 JUDGED = "document.querySelector('#health')"
 PATIENCE = 400.0  # seconds until a picture is given up
@@ -85,7 +85,7 @@ SHOTS = (
         at=f"rollout?run=reviews&{ROLLOUT}",
         ready="document.querySelectorAll('.token').length > 8",
         before=_point_at_token,
-        height=760,
+        height=860,
     ),
     Shot(name="ui-compare", at="compare?run=sorting&run=too-fast", ready=DRAWN, height=900),
     Shot(name="ui-dark", at="run?run=reviews", ready=f"{JUDGED} && {DRAWN}", dark=True, height=900),

@@ -8,6 +8,7 @@ import pytest
 from tests.browser.chromium import Page
 from tests.browser.conftest import RICH
 from tests.browser.served import served, training
+from whet.number_format import signed
 
 pytestmark = pytest.mark.browser
 ONLINE = "20260314-101500-grpo-reverse"
@@ -130,6 +131,20 @@ def test_the_microscope_shows_every_token(page: Page, address: str) -> None:
     page.click("main a[href*='#prompt']")
     page.wait("document.querySelector('h1').innerText.includes('3+1')")
     assert "4 rollouts in 1 step" in page.text("main")
+
+
+def test_without_old_logprobs_the_samplers_stand_for_them(page: Page, address: str) -> None:
+    page.open(f"{address}#rollout?run={RICH}&step=12&group=1&number=0")
+    page.wait("document.querySelectorAll('.token').length")
+    colours = page.run("[...document.querySelectorAll('[name=colour]')].map((one) => one.value)")
+    assert "kl" in colours
+    assert not {"old_logprobs", "mismatch"} & set(colours)
+    page.run("document.querySelector('.tokens').focus()")
+    page.press("ArrowRight", 2)
+    assert "␣" in page.text(".details .piece")  # a blank is seen
+    columns = page.run("ask('rollout', {run: 'rich', step: 12, group: 1, number: 0})")["columns"]
+    difference = columns["logprobs"][2] - columns["reference_logprobs"][2]
+    assert signed(difference) in page.text(".details")
 
 
 def test_runs_are_compared(page: Page, address: str) -> None:

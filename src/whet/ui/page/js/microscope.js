@@ -26,15 +26,22 @@ function columnAbout(name) {
   return { name, label, about, kind, end, middle };
 }
 
-// Also the columns that follow from others, in the order above.
+// The columns that have any number, and those that follow from others, in the order above. Where the trainer read a token
+// only after its first update, the sampler's log-prob stands for the policy before the update.
 function withDerived(columns) {
-  const found = { ...columns };
-  const { old_logprobs: old, reference_logprobs: reference, logprobs: sampled } = columns;
+  const found = Object.fromEntries(Object.entries(columns).filter(([, values]) => values.some((value) => value !== null)));
+  const { old_logprobs: old, reference_logprobs: reference, logprobs: sampled } = found;
   const minus = (one, other) => one.map((value, i) => (value === null || other[i] === null ? null : value - other[i]));
-  if (old && reference) found.kl = minus(old, reference);
+  const before = old && sampled ? old.map((value, i) => value ?? sampled[i]) : old ?? sampled;
+  if (before && reference) found.kl = minus(before, reference);
   if (old && sampled && minus(old, sampled).some((value) => Math.abs(value) > AGREE)) found.mismatch = minus(old, sampled);
   const known = Object.keys(COLUMN_NAMES).filter((name) => name in found);
   return Object.fromEntries([...new Set([...known, ...Object.keys(found)])].map((name) => [name, found[name]]));
+}
+
+// The text of a token where its blanks are to be seen.
+function spelled(piece) {
+  return JSON.stringify(piece).slice(1, -1).replaceAll(" ", "␣");
 }
 
 // From a value to a class: q1 … of one side, p1 … above and n1 … below the middle.
@@ -168,12 +175,12 @@ function tokenDetails(details, row, columns, i, current) {
   const others = row.alternatives?.[i] ?? [];
   details.replaceChildren(
     h("div", { class: "eyebrow" }, `token ${count(i + 1)} of ${count(row.ids.length)}`),
-    h("div", { class: "piece", dir: "auto" }, piece === undefined ? `id ${row.ids[i]}` : piece === "" ? "end of the completion" : JSON.stringify(piece).slice(1, -1)),
+    h("div", { class: "piece", dir: "auto" }, piece === undefined ? `id ${row.ids[i]}` : piece === "" ? "end of the completion" : spelled(piece)),
     definitions([["id", String(row.ids[i])], ...values]),
     ...(others.length ? [h("div", {}, h("h3", {}, "Instead"), h("ol", { class: "instead" }, others.map(([text, logprob]) => {
       const share = Math.exp(Math.min(0, logprob)), bar = h("span", { class: "share", "aria-hidden": true });
       bar.style.width = `${(100 * share).toFixed(1)}%`;
-      return h("li", { class: text === piece ? "taken" : undefined }, h("code", {}, JSON.stringify(text).slice(1, -1)), h("span", { class: "quiet" }, percent(share)), bar);
+      return h("li", { class: text === piece ? "taken" : undefined }, h("code", {}, text === "" ? "end" : spelled(text)), h("span", { class: "quiet" }, percent(share)), bar);
     })))] : []));
 }
 

@@ -105,9 +105,11 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, metrics.md from the table of metrics and studies/curves, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
+	$(BIN)/python -m pages.metrics docs/metrics.md
+	$(BIN)/python -m studies.curves.pictures docs
 	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
 	$(BIN)/python -m pages.scaling docs/scaling.template.md docs/scaling.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md

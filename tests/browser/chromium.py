@@ -9,7 +9,6 @@ import select
 import shutil
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0  # seconds until an answer, or a condition, is given up
@@ -167,9 +166,9 @@ class Page:
         """Which colours the system prefers: light or dark."""
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
+    def shot(self) -> bytes:
+        """What is to be seen, as PNG."""
+        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
 
     def close(self) -> None:
         self.send("Page.close")

@@ -19,7 +19,7 @@ ATTACK = "<script>pwned=1</script><img src=x onerror=pwned=1>\x1b]0;pwned\x07\u2
 
 
 def rollout(draw: random.Random, step: int, prompt: str, number: int, text: str) -> dict:
-    """A row with everything that the microscope can show."""
+    """A row as whet.train.online.token_record writes it, with everything that the microscope can show."""
     size = len(text)
     logprobs = [-abs(draw.gauss(0, 0.8)) for _ in text]
     old = [value + draw.gauss(0, 0.05) for value in logprobs]
@@ -33,9 +33,15 @@ def rollout(draw: random.Random, step: int, prompt: str, number: int, text: str)
     trained = {"trained": True, "advantage": 1.5 if right else -0.5 * number, "version": step - 1}
     numbers = {
         "logprobs": [0.0, 0.0, *logprobs],
-        "logprobs_old": old,
-        "logprobs_ref": [value - 0.1 * i for i, value in enumerate(old)],
-        "entropy": [0.1 * (i % 9) for i in range(size)],
+        # The trainer reads the tokens of a second minibatch only after the first update.
+        "old_logprobs": [None] * size if step == 12 else old,
+        "reference_logprobs": [value - 0.1 * i for i, value in enumerate(old)],
+        "entropies": [0.1 * (i % 9) for i in range(size)],
+        "ratios": [1 + 0.01 * i for i in range(size)],
+        "clipped": [3, 8],
+        "top_tokens": [[10 + i, 4] for i in range(size)],
+        "top_logprobs": [[-0.1, -2.4] for _ in text],
+        "top_pieces": [[piece, "<script>"] for piece in text],
     }
     return texts | tokens | judged | trained | numbers
 

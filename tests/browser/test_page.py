@@ -8,6 +8,7 @@ import pytest
 from tests.browser.chromium import Page
 from tests.browser.conftest import RICH
 from tests.browser.served import served, training
+from whet.number_format import signed
 
 pytestmark = pytest.mark.browser
 ONLINE = "20260314-101500-grpo-reverse"
@@ -107,8 +108,14 @@ def test_the_microscope_shows_every_token(page: Page, address: str) -> None:
     page.wait("document.querySelectorAll('.token').length === 'it is 3 apples'.length")
     assert "truncated" in page.text(".facts")
     colours = page.run("[...document.querySelectorAll('[name=colour]')].map((one) => one.value)")
-    assert set(colours) >= {"logprobs", "logprobs_old", "logprobs_ref", "entropy", "kl", "ratio", "advantage"}
-    page.run("document.querySelector('[value=entropy]').click()")
+    assert set(colours) == {
+        *("advantage", "logprobs", "old_logprobs", "reference_logprobs", "entropies", "ratios", "clipped"),
+        *("kl", "mismatch"),
+    }
+    clipped = "[...document.querySelectorAll('.token.clipped')].map((one) => one.innerText).join('')"
+    assert page.run(clipped) == "ia"  # tokens 3 and 8 of "it is 3 apples"
+    assert "<script>" in page.text(".instead")
+    page.run("document.querySelector('[value=entropies]').click()")
     classes = page.run("[...document.querySelectorAll('.tokens .token')].map((one) => one.className)")
     assert "q" not in classes[0].removeprefix("token").replace("chosen", "")  # an entropy of 0
     assert "q6" in classes[8]
@@ -117,13 +124,27 @@ def test_the_microscope_shows_every_token(page: Page, address: str) -> None:
     assert "token 5 of 14" in page.text(".details")
     details = page.text(".details")
     row = page.run("ask('rollout', {run: 'rich', step: 3, group: 1, number: 3})")
-    assert f"{row['columns']['entropy'][4]:g}" in details
+    assert f"{row['columns']['entropies'][4]:g}" in details
     assert page.run("document.querySelector('.tokens').getAttribute('aria-activedescendant')") == "token-4"
     page.press("p")
     page.wait("document.querySelector('h1').innerText.includes('Rollout 2 of group 1')")
     page.click("main a[href*='#prompt']")
     page.wait("document.querySelector('h1').innerText.includes('3+1')")
     assert "4 rollouts in 1 step" in page.text("main")
+
+
+def test_without_old_logprobs_the_samplers_stand_for_them(page: Page, address: str) -> None:
+    page.open(f"{address}#rollout?run={RICH}&step=12&group=1&number=0")
+    page.wait("document.querySelectorAll('.token').length")
+    colours = page.run("[...document.querySelectorAll('[name=colour]')].map((one) => one.value)")
+    assert "kl" in colours
+    assert not {"old_logprobs", "mismatch"} & set(colours)
+    page.run("document.querySelector('.tokens').focus()")
+    page.press("ArrowRight", 2)
+    assert "␣" in page.text(".details .piece")  # a blank is seen
+    columns = page.run("ask('rollout', {run: 'rich', step: 12, group: 1, number: 0})")["columns"]
+    difference = columns["logprobs"][2] - columns["reference_logprobs"][2]
+    assert signed(difference) in page.text(".details")
 
 
 def test_runs_are_compared(page: Page, address: str) -> None:

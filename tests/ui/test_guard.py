@@ -79,6 +79,7 @@ def test_on_this_machine_there_is_no_token_and_elsewhere_there_is(tmp_path: Path
     here = bind(tmp_path, port=0)
     with here.socket:
         assert here.url == f"http://127.0.0.1:{here.socket.getsockname()[1]}/"
+        socket.create_connection(here.socket.getsockname(), timeout=5).close()  # before it serves: nobody is refused
     asked = bind(tmp_path, port=0, token=True)
     with asked.socket:
         token = asked.url.rstrip("/").rpartition("/")[2]

@@ -108,16 +108,32 @@ def test_a_rollout_is_told_with_its_group(folder: Path) -> None:
 def test_lists_over_tokens_are_columns_of_the_sampled_ones() -> None:
     """Whatever their names: over all tokens, or over those that were sampled."""
     found = told(
-        row("p", "ab", entropy=[9.0, 9.0, 0.1, 0.2], clipped=[True, False], advantages=[1.0, -1.0], other=[1, 2, 3])
+        row("p", "ab", entropies=[9.0, 9.0, 0.1, 0.2], advantages=[1.0, -1.0], other=[1, 2, 3])
         | {"values": [None, 2.0], "note": "x" * 9999, "versions": [4, 5], "nested": {"a": [1]}}
     )
     assert found["columns"] == {
-        "logprobs": [-0.5, -0.5], "entropy": [0.1, 0.2], "clipped": [True, False], "advantages": [1.0, -1.0],
+        "logprobs": [-0.5, -0.5], "entropies": [0.1, 0.2], "advantages": [1.0, -1.0],
         "values": [None, 2.0], "versions": [4, 5],
     }  # fmt: skip
     assert found["pieces"] == ["a", "b"]
     assert set(found["remarks"]) == {"note"}
     assert len(found["remarks"]["note"]) == PIECE
+
+
+def test_places_of_clipped_tokens_become_a_column() -> None:
+    assert told(row("p", "abc", clipped=[1]))["columns"]["clipped"] == [False, True, False]
+    assert told(row("p", "abc", clipped=[]))["columns"]["clipped"] == [False] * 3
+    for senseless in ([3], [-1], [True], ["x"], [0.5]):
+        assert "clipped" not in told(row("p", "abc", clipped=senseless))["columns"]
+
+
+def test_the_likeliest_tokens_are_alternatives() -> None:
+    top = {"top_tokens": [[7, 8], [9]], "top_logprobs": [[-0.1, -2.5], [0.0]], "top_pieces": [["a", "b"], ["c"]]}
+    found = told(row("p", "ab", **top))
+    assert found["alternatives"] == [[["a", -0.1], ["b", -2.5]], [["c", 0.0]]]
+    assert set(found["columns"]) == {"logprobs", "advantage"}
+    assert told(row("p", "ab", **top | {"top_pieces": [["a"]]}))["alternatives"] is None
+    assert told(row("p", "ab", **top | {"top_logprobs": [3, [None]]}))["alternatives"] == [[], [["c", None]]]
 
 
 def test_a_row_without_matching_text_has_ids_alone() -> None:

@@ -18,8 +18,23 @@ TEXT = 200_000  # characters of a prompt or completion
 EXCERPT = 300  # characters of a text in a list
 PLACES = 60  # excerpts of one answer
 # Fields that are told by themselves; every other one is told as a column of tokens or as a remark.
-KNOWN = ("id", "prompt", "text", "tokens", "mask", "finish", "version", "reward", "parts", "trained", "advantage")
-TEXTS = ("pieces", "alternatives")
+KNOWN = (
+    "group",
+    "id",
+    "prompt",
+    "text",
+    "tokens",
+    "mask",
+    "finish",
+    "version",
+    "reward",
+    "parts",
+    "trained",
+    "advantage",
+)
+# What whet.train.online.token_record writes of single tokens in another form than one value for each.
+SPELLED = ("pieces", "top_tokens", "top_logprobs", "top_pieces")
+CLIPPED = "clipped"  # places of tokens
 
 
 def whole(sources: Sources, query: Query) -> dict[str, Any]:
@@ -63,8 +78,8 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
     sampled = sum(mask)
     columns = {}
     for name, values in row.items():
-        if name not in (*KNOWN, *TEXTS) and isinstance(values, list):
-            aligned = _aligned(values, mask)
+        if name not in (*KNOWN, *SPELLED) and isinstance(values, list):
+            aligned = _marked(values, sampled) if name == CLIPPED else _aligned(values, mask)
             if aligned is not None:
                 columns[name] = [_number(value) for value in aligned[:TOKENS]]
     if not any(name.startswith("advantage") for name in columns) and _number(row.get("advantage")) is not None:
@@ -73,7 +88,7 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
     remarks = {
         name: value if isinstance(value, int | float | bool) else str(value)[:PIECE]
         for name, value in row.items()
-        if name not in (*KNOWN, *TEXTS, *columns) and not isinstance(value, list | dict)
+        if name not in (*KNOWN, *SPELLED, *columns) and not isinstance(value, list | dict)
     }
     return {
         "id": str(row.get("id", "")),
@@ -84,7 +99,7 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
         "ids": [one if isinstance(one, int) else None for one in _aligned(tokens, mask) or []][:TOKENS],
         "pieces": _pieces(row, sampled),
         "columns": columns,
-        "alternatives": _alternatives(row.get("alternatives"), mask),
+        "alternatives": _alternatives(row, mask),
         "remarks": remarks,
         "tokens_left_out": left_out,
     }
@@ -106,22 +121,23 @@ def _pieces(row: Mapping[str, Any], sampled: int) -> list[str] | None:
     return [*text, *[""] * ended][:TOKENS] if len(text) + ended == sampled else None
 
 
-def _alternatives(given: Any, mask: Sequence[bool]) -> list[list[list[Any]]] | None:
-    """For each sampled token the likeliest ones instead, as text and log-prob."""
-    aligned = _aligned(given, mask) if isinstance(given, list) else None
-    if aligned is None:
+def _marked(places: Sequence[Any], count: int) -> list[bool] | None:
+    """Which of the tokens are named; None if anything else is."""
+    if not all(type(place) is int and 0 <= place < count for place in places):
+        return None
+    named = set(places)
+    return [place in named for place in range(count)]
+
+
+def _alternatives(row: Mapping[str, Any], mask: Sequence[bool]) -> list[list[list[Any]]] | None:
+    """For each sampled token the likeliest ones in its place, as text and log-prob."""
+    texts, logprobs = (_aligned(_list(row.get(name)), mask) for name in ("top_pieces", "top_logprobs"))
+    if not texts or not logprobs:
         return None
     return [
-        [
-            [_cut(str(text), PIECE), _number(logprob)]
-            for text, logprob in (pair for pair in _list(one) if _is_pair(pair))
-        ]
-        for one in aligned[:TOKENS]
+        [[_cut(str(text), PIECE), _number(logprob)] for text, logprob in zip(_list(some), _list(their), strict=False)]
+        for some, their in zip(texts[:TOKENS], logprobs[:TOKENS], strict=True)
     ]
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
 
 
 def _list(value: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from whet.ui.server.app import application
 from whet.ui.server.guard import own_names
 
 PORT = 8439  # unless it is taken; then any free one
+WAITING = 128  # connections before the server answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ def bind(folder: Path, *, host: str = "127.0.0.1", port: int | None = None, toke
     is_here = host == "localhost" or ipaddress.ip_address(bound.getsockname()[0]).is_loopback
     key = "" if is_here and not token else secrets.token_urlsafe(24)
     app = application(Library(folder), names=() if is_here else own_names(host), token=key)
+    # What goes wrong is told on the page; uvicorn would tell of every answer that Ctrl-C ends.
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+        app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=1
     )
     shown = f"[{host}]" if ":" in host else socket.gethostname() if host in ("0.0.0.0", "") else host  # noqa: S104
     path = f"{key}/" if key else ""
@@ -59,6 +61,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind(chosen)
+            bound.listen(WAITING)  # who reads the address connects at once
         except OSError as error:
             bound.close()
             if port is None and chosen is address:

@@ -3,37 +3,45 @@
 
 const SHADES = 6;
 const TOKENS_SHOWN = 3000;  // at once
-// Known columns: label, what it is, and how it is coloured: `one` side from 0, `both` sides of a middle.
+// Known columns (whet.train.online.token_record): label, what it is, and how it is coloured: `one` side from 0, `both` sides of a middle.
 const COLUMN_NAMES = {
   advantage: ["advantage", "the factor of the token's gradient", "both"],
   advantages: ["advantage", "the factor of the token's gradient", "both"],
-  logprobs: ["log-prob", "under the sampler: the darker, the less likely", "one", -3],
-  logprobs_sampled: ["log-prob, sampler", "under the model that sampled", "one", -3],
-  logprobs_old: ["log-prob, before the update", "under the policy at the start of the step", "one", -3],
-  logprobs_ref: ["log-prob, reference", "under the reference of the KL penalty", "one", -3],
-  entropy: ["entropy", "of the next-token distribution, in nats", "one"],
+  logprobs: ["log-prob", "as it was sampled: the darker, the less likely", "one", -3],
+  old_logprobs: ["log-prob, before the update", "under the policy at the start of the step", "one", -3],
+  reference_logprobs: ["log-prob, reference", "under the reference of the KL penalty", "one", -3],
   entropies: ["entropy", "of the next-token distribution, in nats", "one"],
-  ratio: ["ratio", "policy over sampler: 1 is unchanged", "both", undefined, 1],
-  kl: ["KL to the reference", "log-prob of the policy − log-prob of the reference", "both"],
+  ratios: ["ratio", "policy over the policy before the step, when an update last read it: 1 is unchanged", "both", undefined, 1],
+  kl: ["KL to the reference", "log-prob of the policy − log-prob of the reference, in nats", "both"],
+  mismatch: ["trainer − sampler", "log-prob of the trainer − log-prob of the sampler, in nats", "both"],
   values: ["value", "what the critic expected from here on", "both"],
   token_rewards: ["token reward", "paid at this token", "both"],
   clipped: ["clipped", "whether the clip took its gradient away", "flag"],
   versions: ["weights", "version of the weights that sampled it", "one"],
 };
+const AGREE = 1e-4;  // nats: sampler and trainer differ by rounding alone
 
 function columnAbout(name) {
   const [label, about, kind = "both", end, middle = 0] = COLUMN_NAMES[name] ?? [name.replaceAll("_", " "), "", "both"];
   return { name, label, about, kind, end, middle };
 }
 
-// Columns that follow from others.
+// The columns that have any number, and those that follow from others, in the order above. Where the trainer read a token
+// only after its first update, the sampler's log-prob stands for the policy before the update.
 function withDerived(columns) {
-  const found = { ...columns };
-  const now = columns.logprobs_old ?? columns.logprobs;
-  const sampled = columns.logprobs_sampled ?? columns.logprobs;
-  if (columns.logprobs_ref && now && !found.kl) found.kl = now.map((value, i) => value - columns.logprobs_ref[i]);
-  if (columns.logprobs_old && sampled && !found.ratio) found.ratio = columns.logprobs_old.map((value, i) => Math.exp(value - sampled[i]));
-  return found;
+  const found = Object.fromEntries(Object.entries(columns).filter(([, values]) => values.some((value) => value !== null)));
+  const { old_logprobs: old, reference_logprobs: reference, logprobs: sampled } = found;
+  const minus = (one, other) => one.map((value, i) => (value === null || other[i] === null ? null : value - other[i]));
+  const before = old && sampled ? old.map((value, i) => value ?? sampled[i]) : old ?? sampled;
+  if (before && reference) found.kl = minus(before, reference);
+  if (old && sampled && minus(old, sampled).some((value) => Math.abs(value) > AGREE)) found.mismatch = minus(old, sampled);
+  const known = Object.keys(COLUMN_NAMES).filter((name) => name in found);
+  return Object.fromEntries([...new Set([...known, ...Object.keys(found)])].map((name) => [name, found[name]]));
+}
+
+// The text of a token where its blanks are to be seen.
+function spelled(piece) {
+  return JSON.stringify(piece).slice(1, -1).replaceAll(" ", "␣");
 }
 
 // From a value to a class: q1 … of one side, p1 … above and n1 … below the middle.
@@ -161,18 +169,18 @@ function tokenDetails(details, row, columns, i, current) {
   const values = Object.keys(columns).map((name) => {
     const value = columns[name][i], about = columnAbout(name);
     const text = typeof value === "boolean" ? (value ? "yes" : "no") : about.kind === "both" && !about.middle ? signed(value) : number(value);
-    const chance = name.startsWith("logprobs") && value !== null ? h("span", { class: "quiet" }, ` ${percent(Math.exp(Math.min(0, value)))}`) : null;
+    const chance = name.endsWith("logprobs") && value !== null ? h("span", { class: "quiet" }, ` ${percent(Math.exp(Math.min(0, value)))}`) : null;
     return [h("span", { class: name === current ? "current" : undefined }, about.label), [text, chance]];
   });
   const others = row.alternatives?.[i] ?? [];
   details.replaceChildren(
     h("div", { class: "eyebrow" }, `token ${count(i + 1)} of ${count(row.ids.length)}`),
-    h("div", { class: "piece", dir: "auto" }, piece === undefined ? `id ${row.ids[i]}` : piece === "" ? "end of the completion" : JSON.stringify(piece).slice(1, -1)),
+    h("div", { class: "piece", dir: "auto" }, piece === undefined ? `id ${row.ids[i]}` : piece === "" ? "end of the completion" : spelled(piece)),
     definitions([["id", String(row.ids[i])], ...values]),
     ...(others.length ? [h("div", {}, h("h3", {}, "Instead"), h("ol", { class: "instead" }, others.map(([text, logprob]) => {
       const share = Math.exp(Math.min(0, logprob)), bar = h("span", { class: "share", "aria-hidden": true });
       bar.style.width = `${(100 * share).toFixed(1)}%`;
-      return h("li", { class: text === piece ? "taken" : undefined }, h("code", {}, JSON.stringify(text).slice(1, -1)), h("span", { class: "quiet" }, percent(share)), bar);
+      return h("li", { class: text === piece ? "taken" : undefined }, h("code", {}, text === "" ? "end" : spelled(text)), h("span", { class: "quiet" }, percent(share)), bar);
     })))] : []));
 }
 

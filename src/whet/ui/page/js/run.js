@@ -24,7 +24,7 @@ async function runHeading(page, run, current) {
 function factsOf(about, standing) {
   const steps = standing.steps && standing.steps !== standing.step
     ? `step ${count(standing.step)} of ${count(standing.steps)}` : plural(standing.step, "step");
-  return [about.name, standing.kind, steps, standing.started ? `started ${standing.started.slice(0, 16)}` : "",
+  return [about.name === standing.recipe ? "" : about.name, standing.kind, steps, standing.started ? `started ${standing.started.slice(0, 16)}` : "",
     about.seconds ? duration(about.seconds) : ""].filter(Boolean);
 }
 

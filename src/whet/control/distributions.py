@@ -84,7 +84,7 @@ class Categorical:
 
     def logprobs(self, parameters: Tensor, actions: Tensor) -> Tensor:
         if len(self.sizes) == 1:
-            return parameters.log_softmax(dim=1).gather(1, actions)[:, 0]
+            return parameters.log_softmax(dim=1).gather(1, actions).flatten()
         chosen = zip(self._split(parameters), actions.unbind(dim=1), strict=True)
         found = [logits.log_softmax(dim=1).gather(1, action[:, None])[:, 0] for logits, action in chosen]
         return torch.stack(found).sum(dim=0)

@@ -111,7 +111,7 @@ def build_control(config: ControlConfig, world: World) -> Control:
     note = f"environment: {config.environment.name}, {copies} copies; policy: {config.policy.kind}, {weights:,} weights"
     parts = ControlParts(
         policy=policy,
-        optimizer=make_optimizer(policy, config.optimizer),
+        optimizer=make_optimizer(policy, config.optimizer, is_flat=True),
         origin=fingerprint(policy),
         notes=(note,),
     )

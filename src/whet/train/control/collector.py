@@ -67,7 +67,7 @@ class Collector(Checkpointed):
         count = len(environments)
         self.episodes = [0] * count  # begun so far, by copy
         self.began = [0] * count  # of the episode under way: the step of its first action, in `_actions`
-        self.returns, self.lengths = [0.0] * count, [0] * count  # of the episodes under way
+        self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)  # of the episodes under way
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._actions: list[NDArray[Any]] = []  # (T, N, K) of every rollout that an episode under way began in
         self._saved: dict[str, Tensor] = {}
@@ -101,7 +101,7 @@ class Collector(Checkpointed):
         for t in range(self.config.rollout.length):
             ended = self._step(steps, t, list(range(count)), generator)
             for copy in np.flatnonzero(ended).tolist():
-                done.append((self.returns[copy], self.lengths[copy]))
+                done.append((float(self.returns[copy]), int(self.lengths[copy])))
                 self._begin(copy, before + t + 1)
         ends = np.stack(steps.ended)
         ends[-1] = True
@@ -121,7 +121,7 @@ class Collector(Checkpointed):
         while running:
             ended = self._step(steps, t, running, generator)
             running, t = [copy for copy in running if not ended[copy]], t + 1
-        done = list(zip(self.returns, self.lengths, strict=True))
+        done = list(zip(self.returns.tolist(), self.lengths.tolist(), strict=True))
         self.recent.extend(done)
         self._numbers = {"episodes": list(self.episodes), "recent": list(self.recent)}
         return self._rollout(steps, np.stack(steps.ended), steps.beyond, done)
@@ -139,11 +139,10 @@ class Collector(Checkpointed):
         rewards, taken, ended = np.zeros(len(chosen)), np.zeros(len(chosen), bool), np.zeros(len(chosen), bool)
         got, terminated, truncated = environments.step([chosen[copy] for copy in where], where)
         rewards[where], taken[where], ended[where] = got, True, terminated | truncated
-        for place, copy in enumerate(where):
-            self.returns[copy] += float(got[place])
-            self.lengths[copy] += 1
-            if truncated[place]:
-                steps.beyond[copy, t] = environments.observations[copy].copy()
+        self.returns += rewards
+        self.lengths += taken
+        for place in np.flatnonzero(truncated).tolist():
+            steps.beyond[where[place], t] = environments.observations[where[place]].copy()
         steps.observations.append(observations)
         steps.parameters.append(parameters)
         steps.actions.append(actions)

@@ -21,27 +21,32 @@ class FlatAdamW(torch.optim.AdamW):
 
     def __init__(self, groups: Sequence[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
-        # By the decay, so that groups which differ in nothing are one slice.
-        self._members: list[tuple[dict[str, Any], Tensor]] = [
-            (group, weight) for group in sorted(self.param_groups, key=_decay) for weight in group["params"]
-        ]
-        weights = [weight for _, weight in self._members]
-        self._ends = list(accumulate(weight.numel() for weight in weights))
-        self.flat = torch.cat([weight.detach().flatten() for weight in weights])
+        ordered = sorted(self.param_groups, key=_decay)
+        self._members = [weight for group in ordered for weight in group["params"]]
+        self._ends = list(accumulate(weight.numel() for weight in self._members))
+        self.flat = torch.cat([weight.detach().flatten() for weight in self._members])
         self.gradient = torch.zeros_like(self.flat)
         self._moments = {name: torch.zeros_like(self.flat) for name in MOMENTS}
         self._count = torch.zeros((), device=self.flat.device)
         self._first_moment: Tensor | None = None  # as the state has it, unless a checkpoint was read since
-        for weight, value, slope in zip(weights, self._parts(self.flat), self._parts(self.gradient), strict=True):
+        for weight, value, slope in zip(self._members, self._parts(self.flat), self._parts(self.gradient), strict=True):
             weight.data = value
             weight.grad = slope
+        self._slices: list[tuple[dict[str, Any], list[Tensor]]] = []  # a group, and its part of every vector
+        start = 0
+        for _, alike in groupby(ordered, key=_decay):
+            some = list(alike)
+            end = start + sum(weight.numel() for group in some for weight in group["params"])
+            vectors = (self.flat, self.gradient, *self._moments.values())
+            self._slices.append((some[0], [vector[start:end] for vector in vectors]))
+            start = end
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """The views of a vector that have the shapes of the weights."""
         starts = [0, *self._ends]
         return [
             vector[start:end].view(weight.shape)
-            for start, end, (_, weight) in zip(starts, self._ends, self._members, strict=False)
+            for start, end, weight in zip(starts, self._ends, self._members, strict=False)
         ]
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - gradients stay where they are
@@ -64,16 +69,12 @@ class FlatAdamW(torch.optim.AdamW):
 
     def _take_step(self) -> None:
         self._keep_state()
-        start = 0
-        for _, members in groupby(self._members, key=lambda member: _decay(member[0])):
-            some = list(members)
-            group, end = some[0][0], start + sum(weight.numel() for _, weight in some)
-            first, second = (self._moments[name][start:end] for name in MOMENTS)
-            # The count is one for all slices: each call but the last gets a copy, because a call adds to its own.
-            count = self._count if end == len(self.flat) else self._count.clone()
+        for place, (group, (weights, gradient, first, second)) in enumerate(self._slices):
+            # The count is one for all slices, and a call adds to the one that it gets.
+            count = self._count if place + 1 == len(self._slices) else self._count.clone()
             adamw(
-                [self.flat[start:end]],
-                [self.gradient[start:end]],
+                [weights],
+                [gradient],
                 [first],
                 [second],
                 [],
@@ -87,15 +88,14 @@ class FlatAdamW(torch.optim.AdamW):
                 eps=group["eps"],
                 maximize=False,
             )
-            start = end
 
     def _keep_state(self) -> None:
         """The state of every weight as views; one that a checkpoint gave is taken over."""
-        first = self._members[0][1]
+        first = self._members[0]
         if self._first_moment is not None and self.state[first].get("exp_avg") is self._first_moment:
             return
         parts = {name: self._parts(vector) for name, vector in self._moments.items()}
-        for place, (_, weight) in enumerate(self._members):
+        for place, weight in enumerate(self._members):
             given = self.state[weight]
             if given:
                 self._count.copy_(torch.as_tensor(given["step"]))

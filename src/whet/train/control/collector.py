@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whet.config.control import ControlConfig
-from whet.control.environments import TRAINING, Environments, episode_seed
+from whet.control.environments import Copies
 from whet.control.fragments import Fragments
 from whet.control.policies import Policy
+from whet.control.seeds import TRAINING, episode_seed
 from whet.errors import RunFailed
 from whet.streams import stream_key
 from whet.train.session.checkpointed import Checkpointed
@@ -62,7 +63,7 @@ class Steps:
 class Collector(Checkpointed):
     """The environments of training, and where their episodes stand."""
 
-    def __init__(self, config: ControlConfig, environments: Environments, policy: Policy, device: torch.device) -> None:
+    def __init__(self, config: ControlConfig, environments: Copies, policy: Policy, device: torch.device) -> None:
         self.config, self.environments, self.policy, self.device = config, environments, policy, device
         count = len(environments)
         self.episodes = [0] * count  # begun so far, by copy
@@ -77,6 +78,9 @@ class Collector(Checkpointed):
         """The rollout of a step, which is repeated exactly if the step is."""
         generator = torch.Generator().manual_seed(stream_key((self.config.seed, NOISE, step)) % 2**63)
         return self._fragments(generator) if self.config.rollout.length else self._whole(step, generator)
+
+    def close(self) -> None:
+        self.environments.close()
 
     def metrics(self) -> dict[str, float]:
         """Of the last finished episodes."""

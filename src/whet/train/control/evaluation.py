@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.config.control import ControlConfig
-from whet.control.environments import EVALUATION, Environments, episode_seed, make_environment
+from whet.control.environments import Copies, Environments, make_environment
 from whet.control.playing import Episode, gif, play
 from whet.control.policies import Policy
+from whet.control.processes import ProcessEnvironments
+from whet.control.seeds import EVALUATION, episode_seed
 from whet.errors import UserError
 from whet.evaluate.statistics import Interval, flat_metrics, mean_interval
 from whet.streams import stream_key
@@ -23,14 +26,13 @@ COPIES = 20  # at most, that are evaluated at a time
 NOISE = 3  # of the streams of random numbers
 
 
-def build_environments(config: ControlConfig, count: int) -> Environments:
+def build_environments(config: ControlConfig, count: int) -> Copies:
     """Copies of the environment of a config."""
-    named = config.environment
-    return Environments(
-        lambda: make_environment(named.name, named.options, max_steps=named.max_steps),
-        count,
-        history=config.policy.history,
-    )
+    named, history = config.environment, config.policy.history
+    make = partial(make_environment, named.name, named.options, max_steps=named.max_steps)
+    if config.rollout.processes > 1:
+        return ProcessEnvironments(make, count, processes=config.rollout.processes, history=history)
+    return Environments(make, count, history=history)
 
 
 class Evaluation:
@@ -38,7 +40,7 @@ class Evaluation:
 
     def __init__(self, config: ControlConfig, policy: Policy) -> None:
         self.config, self.policy = config, policy
-        self._environments: Environments | None = None
+        self._environments: Copies | None = None
 
     def __call__(self) -> dict[str, float]:
         settings, seed = self.config.eval, self.config.seed

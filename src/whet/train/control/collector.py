@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,20 @@ class Rollout:
         return len(self.actions)
 
 
+def episode_metrics(recent: Collection[tuple[float, int]]) -> dict[str, float]:
+    """Of the last finished episodes, by returns and lengths."""
+    if not recent:
+        return {}
+    returns, lengths = zip(*recent, strict=True)
+    return {
+        "reward/mean": statistics.fmean(returns),
+        "reward/std": statistics.pstdev(returns),
+        "reward/min": min(returns),
+        "reward/max": max(returns),
+        "episode_length": statistics.fmean(lengths),
+    }
+
+
 class Steps:
     """Arrays (T, N, …) that grow step by step."""
 
@@ -83,17 +97,7 @@ class Collector(Checkpointed):
         self.environments.close()
 
     def metrics(self) -> dict[str, float]:
-        """Of the last finished episodes."""
-        if not self.recent:
-            return {}
-        returns, lengths = zip(*self.recent, strict=True)
-        return {
-            "reward/mean": statistics.fmean(returns),
-            "reward/std": statistics.pstdev(returns),
-            "reward/min": min(returns),
-            "reward/max": max(returns),
-            "episode_length": statistics.fmean(lengths),
-        }
+        return episode_metrics(self.recent)
 
     def _fragments(self, generator: torch.Generator) -> Rollout:
         """A number of steps in every copy, through the ends of episodes."""
@@ -172,7 +176,7 @@ class Collector(Checkpointed):
         done: Sequence[tuple[float, int]],
     ) -> Rollout:
         taken = torch.from_numpy(np.stack(steps.taken)).T
-        fragments = Fragments.between(ends.T[taken.numpy()])
+        fragments = Fragments.between(torch.from_numpy(ends).T[taken])
         numbers = torch.zeros(taken.shape, dtype=torch.int64)
         numbers[taken] = torch.arange(int(taken.sum()))
         begins = torch.zeros(int(taken.sum()), dtype=torch.int64).index_fill_(0, fragments.starts, 1)

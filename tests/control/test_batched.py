@@ -81,7 +81,9 @@ def test_an_episode_is_truncated_and_what_follows_is_kept():
     rollout = built(control_config("x", environment=where, rollout=COPIES)).collector.collect(1)
     assert set(rollout.lengths) == {5}
     assert len(rollout.cut) == 64 * 5  # 4 episodes and the rest of each copy
-    moved = rollout.beyond[:, 0] - (rollout.observations[rollout.fragments.last[rollout.cut]] @ torch.tensor([1, 0.02, 0, 0]))
+    moved = rollout.beyond[:, 0] - (
+        rollout.observations[rollout.fragments.last[rollout.cut]] @ torch.tensor([1, 0.02, 0, 0])
+    )
     assert moved.abs().max() < 1e-6
 
 

@@ -48,7 +48,7 @@ def test_gae_of_fragments():
 
 
 def test_rows_and_steps():
-    fragments = Fragments.between(torch.tensor([0, 1, 1, 0, 0, 1], bool))
+    fragments = Fragments.between(torch.tensor([0, 1, 1, 0, 0, 1]) > 0)
     assert fragments.starts.tolist() == [0, 2, 3]
     assert fragments.lengths.tolist() == [2, 1, 3]
     assert fragments.last.tolist() == [1, 2, 5]

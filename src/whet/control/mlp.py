@@ -81,7 +81,9 @@ class HeadedMlp:
     def _take_gradients(self) -> None:
         """The tensors that gradients are written to, where they are other ones than before."""
         found = [weight.grad for weight in self._weights]
-        if not self._slopes or any(new is None or new is not old for new, old in zip(found, self._gradients, strict=True)):
+        if not self._slopes or any(
+            new is None or new is not old for new, old in zip(found, self._gradients, strict=True)
+        ):
             for weight in self._weights:
                 weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
             self._gradients = [weight.grad for weight in self._weights]

@@ -30,9 +30,7 @@ class Episode:
 
 
 @torch.inference_mode()
-def play(
-    policy: Policy, environments: Copies, seeds: Sequence[int], *, noise_seed: int | None = None
-) -> list[Episode]:
+def play(policy: Policy, environments: Copies, seeds: Sequence[int], *, noise_seed: int | None = None) -> list[Episode]:
     """An episode from each seed. Without a `noise_seed` the likeliest actions are taken."""
     found: dict[int, Episode] = {}
     device = next(policy.parameters()).device

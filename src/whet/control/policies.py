@@ -82,7 +82,9 @@ class Policy(nn.Module):
         elif is_gaussian:
             self.log_std = nn.Parameter(torch.full((distribution.noise,), shape.log_std))
 
-        self._fast_actor = HeadedMlp(self.actor, self.head) if isinstance(self.actor, Mlp) and not shape.shared else None
+        self._fast_actor = (
+            HeadedMlp(self.actor, self.head) if isinstance(self.actor, Mlp) and not shape.shared else None
+        )
         self._fast_critic: HeadedMlp | None = None
         if isinstance(self.critic, Mlp) and self.value_head is not None:
             self._fast_critic = HeadedMlp(self.critic, self.value_head)

@@ -99,7 +99,11 @@ def annotate(
     token_rewards = fragments.rows(rewards)
     totals = token_rewards.sum(dim=1).view(-1, group)
     logprobs = distribution.logprobs(rollout.parameters, rollout.actions)
-    supply |= {"token_rewards": token_rewards, "rewards": totals, "logprobs_old": fragments.rows(logprobs.to(mask.device))}
+    supply |= {
+        "token_rewards": token_rewards,
+        "rewards": totals,
+        "logprobs_old": fragments.rows(logprobs.to(mask.device)),
+    }
     found = ask(algorithm.advantage, supply, shapes=[mask.shape, totals.shape])
     advantages = found if is_per_token(algorithm.advantage) else found.reshape(-1, 1) * mask
     targets = None if values is None else fragments.flat(advantages).to(values.device) + values

@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
         "what": "control-quick" if asked.quick else "control",
         "title": f"{ENVIRONMENT}, PPO, {LENGTH} steps of each copy in a rollout",
         "quick": asked.quick,
-        "workload": {**recipe(0, asked.device), "length": LENGTH, "minibatches": MINIBATCHES, "steps": asked.steps},
+        "workload": {"recipe": recipe(counts[0], asked.device), "copies": counts, "steps": asked.steps},
         "sides": {"whet": rows},
     }
     print(write_result(asked.to, machine(asked.device), content))

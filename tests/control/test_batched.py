@@ -37,7 +37,7 @@ def test_an_episode_agrees_with_gymnasium_from_its_start():
     other.reset(seed=0)
     states = ours.begin(torch.tensor([11]))
     other.state = states[0].numpy()
-    for t in range(200):
+    for _ in range(200):
         action = int(other.state[2] + 0.3 * other.state[3] > 0)
         states, _, terminated = ours.step(states, torch.tensor([[action]]))
         _, _, is_over, _, _ = other.step(action)
@@ -45,7 +45,6 @@ def test_an_episode_agrees_with_gymnasium_from_its_start():
         assert bool(terminated) == is_over
         if is_over:
             break
-    assert t > 20
 
 
 def test_starts_are_uniform_and_functions_of_their_seed():

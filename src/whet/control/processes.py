@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -64,7 +65,7 @@ class ProcessEnvironments:
         bounds = np.linspace(0, count, min(processes, count) + 1).astype(int).tolist()
         self._workers: list[Worker] = []
         try:
-            for first, end in zip(bounds, bounds[1:], strict=False):
+            for first, end in pairwise(bounds):
                 self._workers.append(Worker(_process(), first, end - first))
                 self._workers[-1].send(make, end - first, history)
             spaces = [worker.answer() for worker in self._workers]

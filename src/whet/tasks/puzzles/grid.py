@@ -117,8 +117,8 @@ class GridTask(Procedural):
     name = "grid"
     highest_level = 6
     instruction = (
-        "A is you, G is the goal, # is a wall; rows are separated by slashes: {question}. Write the shortest way to the "
-        "goal with U, D, L and R for up, down, left and right, and end with it."
+        "A is you, G is the goal, # is a wall; rows are separated by slashes: {question}. Write the shortest way to "
+        "the goal with U, D, L and R for up, down, left and right, and end with it."
     )
 
     @property

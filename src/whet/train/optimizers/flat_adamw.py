@@ -1,4 +1,4 @@
-"""AdamW for models of many small tensors: weights, gradients and moments are each one vector, so a step is few calls."""
+"""AdamW for models of many small tensors: weights, gradients and moments are one vector each, and a step few calls."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import ceil
 from typing import Any, Protocol
@@ -72,10 +73,9 @@ def make_optimizer(model: Trainable, config: OptimizerConfig, *, is_flat: bool =
         case ("adamw_bf16", _) | ("adamw", "bf16"):
             return RoundedAdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, moments=moments)
     match config.name:
-        case "adamw" if is_flat:
-            return FlatAdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon)
         case "adamw":
-            return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.epsilon, fused=True)
+            kind = FlatAdamW if is_flat else partial(torch.optim.AdamW, fused=True)
+            return kind(groups, lr=config.lr, betas=betas, eps=config.epsilon)
         case "adamw_8bit":
             package: Any = optional_package("bitsandbytes", "optimizer.name adamw_8bit")
             made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=config.lr, betas=betas, eps=config.epsilon)

@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from studies.control.cases import recipe
-from whet.control.environments import EVALUATION, episode_seed
+from whet.control.seeds import EVALUATION, episode_seed
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 

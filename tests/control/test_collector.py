@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.control.small_runs import built, control_config, one_step
-from whet.control.environments import EVALUATION, TRAINING, episode_seed
+from whet.control.seeds import EVALUATION, TRAINING, episode_seed
 from whet.errors import RunFailed
 
 FRAGMENTS = {"environments": 3, "length": 20}

@@ -32,7 +32,7 @@ def test_gae_of_fragments():
     truncated = ~terminated & (draw.random((T, N)) < 0.05)
     ends = terminated | truncated
     ends[-1] = True
-    fragments = Fragments.between(ends.T.reshape(-1))
+    fragments = Fragments.between(torch.from_numpy(ends.T.reshape(-1)))
     follows = np.where(truncated, beyond, 0.0)
     follows[-1] = np.where(terminated[-1], 0.0, np.where(truncated[-1], beyond[-1], last))
     paid = torch.from_numpy((rewards + GAMMA * follows).T.reshape(-1))
@@ -48,7 +48,7 @@ def test_gae_of_fragments():
 
 
 def test_rows_and_steps():
-    fragments = Fragments.between(np.array([0, 1, 1, 0, 0, 1], bool))
+    fragments = Fragments.between(torch.tensor([0, 1, 1, 0, 0, 1]) > 0)
     assert fragments.starts.tolist() == [0, 2, 3]
     assert fragments.lengths.tolist() == [2, 1, 3]
     assert fragments.last.tolist() == [1, 2, 5]

@@ -31,7 +31,8 @@ def test_an_orthogonal_start():
 def test_pictures(size):
     space = gym.spaces.Box(0, 255, (size, size, 3), np.uint8)
     policy = policy_of(PolicyShape(kind="cnn", shared=True), space)
-    parameters, values = policy.both(torch.rand(5, 3 * size * size))
+    seen = policy.pass_over(torch.rand(5, 3 * size * size))
+    parameters, values = seen.parameters, seen.values
     assert (parameters.shape, values.shape) == ((5, 2), (5,))
     with pytest.raises(UserError, match="not pictures"):
         policy_of(PolicyShape(kind="cnn"))

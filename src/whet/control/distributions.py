@@ -53,6 +53,9 @@ class Distribution(Protocol):
     def for_environment(self, actions: Actions) -> list[Any]:
         """The actions as the environment takes them."""
 
+    def for_batch(self, actions: Tensor) -> Tensor:
+        """The same for a batched environment: (N, K) on their device."""
+
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
@@ -72,7 +75,7 @@ class Categorical:
 
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Gumbel's distribution: logits + noise are largest at a choice of the softmax."""
-        return -torch.empty(*shape, self.noise).exponential_(generator=generator).log_()
+        return -torch.empty(*shape, self.noise, device=generator.device).exponential_(generator=generator).log_()
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         return self.mode(parameters + noise)
@@ -84,7 +87,7 @@ class Categorical:
 
     def logprobs(self, parameters: Tensor, actions: Tensor) -> Tensor:
         if len(self.sizes) == 1:
-            return parameters.log_softmax(dim=1).gather(1, actions)[:, 0]
+            return parameters.log_softmax(dim=1).gather(1, actions).flatten()
         chosen = zip(self._split(parameters), actions.unbind(dim=1), strict=True)
         found = [logits.log_softmax(dim=1).gather(1, action[:, None])[:, 0] for logits, action in chosen]
         return torch.stack(found).sum(dim=0)
@@ -99,6 +102,9 @@ class Categorical:
     def for_environment(self, actions: Actions) -> list[Any]:
         moved = actions + np.array(self.starts)
         return moved[:, 0].tolist() if self.is_single else list(moved)
+
+    def for_batch(self, actions: Tensor) -> Tensor:
+        return actions + torch.tensor(self.starts, device=actions.device) if any(self.starts) else actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ class Bernoulli:
         return self.count
 
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        return torch.rand(*shape, self.noise, generator=generator)
+        return torch.rand(*shape, self.noise, generator=generator, device=generator.device)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         return (noise < parameters.sigmoid()).long()
@@ -133,6 +139,9 @@ class Bernoulli:
 
     def for_environment(self, actions: Actions) -> list[Any]:
         return list(actions.astype(np.int8).reshape(-1, *self.shape))
+
+    def for_batch(self, actions: Tensor) -> Tensor:
+        return actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ class Gaussian:
         return len(self.low)
 
     def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        return torch.randn(*shape, self.noise, generator=generator)
+        return torch.randn(*shape, self.noise, generator=generator, device=generator.device)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = parameters.chunk(2, dim=1)
@@ -170,7 +179,8 @@ class Gaussian:
         found = -((actions - mean) * (-log_std).exp()).square() / 2 - log_std - LOG_2PI / 2
         if self.is_squashed:  # less log |∂(stretched tanh u)/∂u|; log(1 − tanh² u) without cancellation
             slope = 2 * (math.log(2) - actions - softplus(-2 * actions))
-            found = found - slope - ((self._bounds[1] - self._bounds[0]) / 2).log()
+            low, high = self._bounds(actions.device)
+            found = found - slope - ((high - low) / 2).log()
         return found.sum(dim=1)
 
     def entropies(self, parameters: Tensor) -> Tensor:
@@ -182,9 +192,13 @@ class Gaussian:
         bounded = low + (np.tanh(actions) + 1) / 2 * (high - low) if self.is_squashed else actions
         return list(bounded.clip(low, high).reshape(-1, *self.shape))
 
-    @property
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(self.low), torch.tensor(self.high)
+    def for_batch(self, actions: Tensor) -> Tensor:
+        low, high = self._bounds(actions.device)
+        bounded = low + (actions.tanh() + 1) / 2 * (high - low) if self.is_squashed else actions
+        return bounded.clamp(low, high)
+
+    def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
 
 
 def distribution_of(space: Any, *, squash: bool = False) -> Distribution:

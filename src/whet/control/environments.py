@@ -7,24 +7,38 @@ resumed run comes back to the middle of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.control.spaces import Floats, gymnasium, observation_coder
+from whet.control.spaces import Floats, ObservationCoder, gymnasium, observation_coder
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named
-from whet.streams import stream_key
 from whet.user_code import located, one_line
 
-SEEDS = 2**30
-TRAINING, EVALUATION = 0, 1  # the last bit of a seed: no evaluation begins as a training episode did
+Maker = Callable[[], Any]
 
 
-def episode_seed(kind: int, *stream: int) -> int:
-    """The seed of an episode; those for training are even, those for evaluation odd."""
-    return 2 * (stream_key(stream) % SEEDS) + kind
+class Copies(Protocol):
+    """Copies of an environment, here or in other processes."""
+
+    action_space: Any
+    coder: ObservationCoder
+    observations: Floats  # (N, D): the newest of each copy as a row
+    successes: list[bool | None]  # of the newest step, where the environment says
+
+    def __len__(self) -> int: ...
+
+    def reset(self, index: int, seed: int) -> None:
+        """Begins an episode."""
+
+    def step(
+        self, actions: Sequence[Any], where: Sequence[int]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Takes one action in each of these copies: rewards, terminated, and truncated where not terminated."""
+
+    def close(self) -> None: ...
 
 
 def make_environment(
@@ -52,7 +66,7 @@ class Environments:
     """`count` copies and their newest observations as rows: the last `history` of an episode, oldest first."""
 
     def __init__(
-        self, make: Callable[[], Any], count: int, *, history: int = 1, watch: Callable[[Any], None] | None = None
+        self, make: Maker, count: int, *, history: int = 1, watch: Callable[[Any], None] | None = None
     ) -> None:
         """`watch` is called with a copy after each of its steps."""
         self.watch = watch

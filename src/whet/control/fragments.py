@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -23,12 +21,12 @@ class Fragments:
     mask: Tensor  # (B, T)
 
     @classmethod
-    def between(cls, ends: NDArray[np.bool_]) -> Fragments:
-        """Fragments that end with the steps that are marked, the last one among them."""
-        last = torch.from_numpy(np.flatnonzero(ends))
+    def between(cls, ends: Tensor) -> Fragments:
+        """Fragments that end with the (n,) steps that are marked, the last one among them."""
+        last = ends.nonzero()[:, 0]
         starts = torch.cat([last.new_zeros(1), last[:-1] + 1])
         lengths = last + 1 - starts
-        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        mask = torch.arange(int(lengths.max()), device=ends.device) < lengths[:, None]
         return cls(starts, lengths, mask)
 
     @property

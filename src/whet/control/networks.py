@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+from whet.control.mlp import Mlp
+
 PICTURE_FEATURES = 512
 LARGE = 36  # pixels: a smaller picture would vanish under the strides of the usual convolutions
 
@@ -26,10 +26,12 @@ def orthogonal(layer: Layer, gain: float = math.sqrt(2)) -> Layer:
     return layer
 
 
-def mlp(size: int, widths: tuple[int, ...], activation: str) -> nn.Sequential:
+def mlp(size: int, widths: tuple[int, ...], activation: str) -> Mlp:
     """Linear layers, each followed by the activation."""
-    pairs = pairwise((size, *widths))
-    return nn.Sequential(*(part for a, b in pairs for part in (orthogonal(nn.Linear(a, b)), ACTIVATIONS[activation]())))
+    made = Mlp((size, *widths), activation)
+    for layer in made.linears:
+        orthogonal(layer)
+    return made
 
 
 class Convolutions(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from whet.control.environments import Environments
+from whet.control.environments import Copies
 from whet.control.policies import Policy
 
 PICTURES = 150  # at most, of a video
@@ -30,9 +30,7 @@ class Episode:
 
 
 @torch.inference_mode()
-def play(
-    policy: Policy, environments: Environments, seeds: Sequence[int], *, noise_seed: int | None = None
-) -> list[Episode]:
+def play(policy: Policy, environments: Copies, seeds: Sequence[int], *, noise_seed: int | None = None) -> list[Episode]:
     """An episode from each seed. Without a `noise_seed` the likeliest actions are taken."""
     found: dict[int, Episode] = {}
     device = next(policy.parameters()).device

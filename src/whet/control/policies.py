@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.control.distributions import LOG_STD, Distribution, Gaussian
+from whet.control.mlp import Array, HeadedMlp, Mlp
 from whet.control.networks import Convolutions, Transformer, mlp, orthogonal
 from whet.control.normalization import Normalizer
 from whet.control.spaces import ObservationCoder
@@ -37,6 +38,22 @@ class PolicyShape:
     heads: int = 4
     normalize: bool = False
     clip: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Parameters of the distributions, values of the states if there is a critic, and the layers behind them."""
+
+    parameters: Tensor  # (N, P)
+    values: Tensor | None  # (N,)
+    beside: tuple[tuple[HeadedMlp, list[Array], Tensor], ...] = ()  # MLPs that autograd does not see, and their outputs
+
+    def back(self, loss: Tensor) -> None:
+        """Gradients of all weights."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        for network, states, outputs in self.beside:
+            assert outputs.grad is not None
+            network.set_gradients(states, outputs.grad.numpy())
 
 
 class Policy(nn.Module):
@@ -65,6 +82,13 @@ class Policy(nn.Module):
         elif is_gaussian:
             self.log_std = nn.Parameter(torch.full((distribution.noise,), shape.log_std))
 
+        self._fast_actor = (
+            HeadedMlp(self.actor, self.head) if isinstance(self.actor, Mlp) and not shape.shared else None
+        )
+        self._fast_critic: HeadedMlp | None = None
+        if isinstance(self.critic, Mlp) and self.value_head is not None:
+            self._fast_critic = HeadedMlp(self.critic, self.value_head)
+
     def _network(self, coder: ObservationCoder) -> nn.Module:
         shape = self.shape
         match shape.kind:
@@ -90,24 +114,31 @@ class Policy(nn.Module):
 
     def action_parameters(self, rows: Tensor) -> Tensor:
         """(N, P) of rows that were `seen`."""
-        return self._of_features(self.actor(rows))
+        return self._of_outputs(_outputs(self.actor, self.head, self._fast_actor, rows))
 
     def values(self, rows: Tensor) -> Tensor:
         """(N,) of rows that were `seen`."""
         assert self.value_head is not None
-        found: Tensor = self.value_head((self.actor if self.critic is None else self.critic)(rows))
-        return found[:, 0]
+        network = self.actor if self.critic is None else self.critic
+        return _outputs(network, self.value_head, self._fast_critic, rows).flatten()
 
-    def both(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Parameters and values; None without a critic. A shared network is passed once."""
+    def pass_over(self, rows: Tensor) -> Pass:
+        """What a loss is computed from, and its way back to the weights."""
+        fast = [one for one in (self._fast_actor, self._fast_critic) if one is not None]
+        if len(fast) == (1 if self.value_head is None else 2) and all(one.suits(rows) for one in fast):
+            states = [one.states(rows) for one in fast]
+            ends = [torch.from_numpy(one[-1]).requires_grad_() for one in states]
+            parameters, values = self._of_outputs(ends[0]), ends[1].flatten() if len(ends) == 2 else None
+            return Pass(parameters, values, tuple(zip(fast, states, ends, strict=True)))
         features = self.actor(rows)
+        parameters = self._of_outputs(self.head(features))
         if self.value_head is None:
-            return self._of_features(features), None
-        values: Tensor = self.value_head(features if self.critic is None else self.critic(rows))
-        return self._of_features(features), values[:, 0]
+            return Pass(parameters, None)
+        values = self.value_head(features if self.critic is None else self.critic(rows))
+        return Pass(parameters, values.flatten())
 
-    def _of_features(self, features: Tensor) -> Tensor:
-        found: Tensor = self.head(features)
+    def _of_outputs(self, found: Tensor) -> Tensor:
+        """The parameters of the distribution, by what the head computes."""
         if self.log_std is not None:
             return torch.cat([found, self.log_std.expand_as(found)], dim=1)
         if isinstance(self.distribution, Gaussian):
@@ -127,6 +158,13 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     """The tensors that `Policy.save` wrote."""
     with StoredItems(directory / WEIGHTS) as tensors:
         return dict(tensors)
+
+
+def _outputs(network: nn.Module, head: nn.Linear, fast: HeadedMlp | None, rows: Tensor) -> Tensor:
+    if fast is not None and not torch.is_grad_enabled() and fast.suits(rows):
+        return torch.from_numpy(fast.states(rows)[-1])
+    found: Tensor = head(network(rows))
+    return found
 
 
 def _features(network: nn.Module, coder: ObservationCoder, shape: PolicyShape) -> int:

@@ -52,6 +52,7 @@ class StepsConfig(Section):
     """What is collected at every step."""
 
     environments: Positive = 8  # copies, or starts that have `group` copies each
+    processes: Positive = 1  # that the copies are shared among; 1: they are stepped in turn by this one
     length: Count = 128  # steps in each copy, across episodes; 0: whole episodes, each from a new start
     group: Positive = 1  # episodes from the same start (reset seed), for algorithms that compare a group
 

@@ -57,11 +57,11 @@ class RewardNormalization(Checkpointed):
     def __call__(self, rollout: Rollout) -> Tensor:
         """(n,) scaled rewards, by statistics that include them."""
         copies = len(self.running)
-        steps = rollout.rewards.view(copies, -1).T  # (T, N)
-        returns, self.running = discounted(steps, rollout.ended, self.running, self.gamma)
+        steps = rollout.rewards.cpu().view(copies, -1).T  # (T, N)
+        returns, self.running = discounted(steps, rollout.ended.cpu(), self.running, self.gamma)
         self.scale.moments.add(returns.reshape(-1, 1))
         self._saved = self._state()
-        scaled: Tensor = self.scale(rollout.rewards)
+        scaled: Tensor = self.scale(rollout.rewards.cpu())
         return scaled
 
     def _state(self) -> dict[str, Tensor]:
@@ -88,18 +88,22 @@ def annotate(
     """The batch of a rollout, and metrics."""
     fragments, distribution = rollout.fragments, policy.distribution
     mask, rows = fragments.mask, policy.seen(rollout.observations)
-    rewards = (rollout.rewards if scale is None else scale(rollout)).float()
+    rewards = (rollout.rewards if scale is None else scale(rollout)).to(mask.device, torch.float32)
     values = None
     supply: dict[str, Tensor | None] = {"mask": mask, "counts": fragments.lengths.view(-1, group).float()}
     if "values" in terms(algorithm.advantage):
         values = policy.values(rows)
-        beyond = policy.values(policy.seen(rollout.beyond)).cpu()
+        beyond = policy.values(policy.seen(rollout.beyond)).to(mask.device)
         rewards = rewards.index_add(0, fragments.last[rollout.cut], gamma_of(algorithm) * beyond)
-        supply["values"] = fragments.rows(values.cpu())
+        supply["values"] = fragments.rows(values.to(mask.device))
     token_rewards = fragments.rows(rewards)
     totals = token_rewards.sum(dim=1).view(-1, group)
     logprobs = distribution.logprobs(rollout.parameters, rollout.actions)
-    supply |= {"token_rewards": token_rewards, "rewards": totals, "logprobs_old": fragments.rows(logprobs.cpu())}
+    supply |= {
+        "token_rewards": token_rewards,
+        "rewards": totals,
+        "logprobs_old": fragments.rows(logprobs.to(mask.device)),
+    }
     found = ask(algorithm.advantage, supply, shapes=[mask.shape, totals.shape])
     advantages = found if is_per_token(algorithm.advantage) else found.reshape(-1, 1) * mask
     targets = None if values is None else fragments.flat(advantages).to(values.device) + values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whet.config.control import ControlConfig
-from whet.control.environments import TRAINING, Environments, episode_seed
+from whet.control.environments import Copies
 from whet.control.fragments import Fragments
 from whet.control.policies import Policy
+from whet.control.seeds import TRAINING, episode_seed
 from whet.errors import RunFailed
 from whet.streams import stream_key
 from whet.train.session.checkpointed import Checkpointed
@@ -46,6 +47,20 @@ class Rollout:
         return len(self.actions)
 
 
+def episode_metrics(recent: Collection[tuple[float, int]]) -> dict[str, float]:
+    """Of the last finished episodes, by returns and lengths."""
+    if not recent:
+        return {}
+    returns, lengths = zip(*recent, strict=True)
+    return {
+        "reward/mean": statistics.fmean(returns),
+        "reward/std": statistics.pstdev(returns),
+        "reward/min": min(returns),
+        "reward/max": max(returns),
+        "episode_length": statistics.fmean(lengths),
+    }
+
+
 class Steps:
     """Arrays (T, N, …) that grow step by step."""
 
@@ -62,12 +77,12 @@ class Steps:
 class Collector(Checkpointed):
     """The environments of training, and where their episodes stand."""
 
-    def __init__(self, config: ControlConfig, environments: Environments, policy: Policy, device: torch.device) -> None:
+    def __init__(self, config: ControlConfig, environments: Copies, policy: Policy, device: torch.device) -> None:
         self.config, self.environments, self.policy, self.device = config, environments, policy, device
         count = len(environments)
         self.episodes = [0] * count  # begun so far, by copy
         self.began = [0] * count  # of the episode under way: the step of its first action, in `_actions`
-        self.returns, self.lengths = [0.0] * count, [0] * count  # of the episodes under way
+        self.returns, self.lengths = np.zeros(count), np.zeros(count, np.int64)  # of the episodes under way
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._actions: list[NDArray[Any]] = []  # (T, N, K) of every rollout that an episode under way began in
         self._saved: dict[str, Tensor] = {}
@@ -78,18 +93,11 @@ class Collector(Checkpointed):
         generator = torch.Generator().manual_seed(stream_key((self.config.seed, NOISE, step)) % 2**63)
         return self._fragments(generator) if self.config.rollout.length else self._whole(step, generator)
 
+    def close(self) -> None:
+        self.environments.close()
+
     def metrics(self) -> dict[str, float]:
-        """Of the last finished episodes."""
-        if not self.recent:
-            return {}
-        returns, lengths = zip(*self.recent, strict=True)
-        return {
-            "reward/mean": statistics.fmean(returns),
-            "reward/std": statistics.pstdev(returns),
-            "reward/min": min(returns),
-            "reward/max": max(returns),
-            "episode_length": statistics.fmean(lengths),
-        }
+        return episode_metrics(self.recent)
 
     def _fragments(self, generator: torch.Generator) -> Rollout:
         """A number of steps in every copy, through the ends of episodes."""
@@ -101,7 +109,7 @@ class Collector(Checkpointed):
         for t in range(self.config.rollout.length):
             ended = self._step(steps, t, list(range(count)), generator)
             for copy in np.flatnonzero(ended).tolist():
-                done.append((self.returns[copy], self.lengths[copy]))
+                done.append((float(self.returns[copy]), int(self.lengths[copy])))
                 self._begin(copy, before + t + 1)
         ends = np.stack(steps.ended)
         ends[-1] = True
@@ -121,7 +129,7 @@ class Collector(Checkpointed):
         while running:
             ended = self._step(steps, t, running, generator)
             running, t = [copy for copy in running if not ended[copy]], t + 1
-        done = list(zip(self.returns, self.lengths, strict=True))
+        done = list(zip(self.returns.tolist(), self.lengths.tolist(), strict=True))
         self.recent.extend(done)
         self._numbers = {"episodes": list(self.episodes), "recent": list(self.recent)}
         return self._rollout(steps, np.stack(steps.ended), steps.beyond, done)
@@ -139,11 +147,10 @@ class Collector(Checkpointed):
         rewards, taken, ended = np.zeros(len(chosen)), np.zeros(len(chosen), bool), np.zeros(len(chosen), bool)
         got, terminated, truncated = environments.step([chosen[copy] for copy in where], where)
         rewards[where], taken[where], ended[where] = got, True, terminated | truncated
-        for place, copy in enumerate(where):
-            self.returns[copy] += float(got[place])
-            self.lengths[copy] += 1
-            if truncated[place]:
-                steps.beyond[copy, t] = environments.observations[copy].copy()
+        self.returns += rewards
+        self.lengths += taken
+        for place in np.flatnonzero(truncated).tolist():
+            steps.beyond[where[place], t] = environments.observations[where[place]].copy()
         steps.observations.append(observations)
         steps.parameters.append(parameters)
         steps.actions.append(actions)
@@ -169,7 +176,7 @@ class Collector(Checkpointed):
         done: Sequence[tuple[float, int]],
     ) -> Rollout:
         taken = torch.from_numpy(np.stack(steps.taken)).T
-        fragments = Fragments.between(ends.T[taken.numpy()])
+        fragments = Fragments.between(torch.from_numpy(ends).T[taken])
         numbers = torch.zeros(taken.shape, dtype=torch.int64)
         numbers[taken] = torch.arange(int(taken.sum()))
         begins = torch.zeros(int(taken.sum()), dtype=torch.int64).index_fill_(0, fragments.starts, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -11,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.config.control import ControlConfig
-from whet.control.environments import EVALUATION, Environments, episode_seed, make_environment
+from whet.control.batched import BatchedEnvironment, batched_environment, play_batched
+from whet.control.environments import Copies, Environments, make_environment
 from whet.control.playing import Episode, gif, play
 from whet.control.policies import Policy
+from whet.control.processes import ProcessEnvironments
+from whet.control.seeds import EVALUATION, episode_seed
 from whet.errors import UserError
 from whet.evaluate.statistics import Interval, flat_metrics, mean_interval
 from whet.streams import stream_key
@@ -23,14 +27,18 @@ COPIES = 20  # at most, that are evaluated at a time
 NOISE = 3  # of the streams of random numbers
 
 
-def build_environments(config: ControlConfig, count: int) -> Environments:
+def build_environments(config: ControlConfig, count: int) -> Copies:
     """Copies of the environment of a config."""
-    named = config.environment
-    return Environments(
-        lambda: make_environment(named.name, named.options, max_steps=named.max_steps),
-        count,
-        history=config.policy.history,
-    )
+    named, history = config.environment, config.policy.history
+    make = partial(make_environment, named.name, named.options, max_steps=named.max_steps)
+    if config.rollout.processes > 1:
+        return ProcessEnvironments(make, count, processes=config.rollout.processes, history=history)
+    return Environments(make, count, history=history)
+
+
+def step_limit(config: ControlConfig, environment: BatchedEnvironment) -> int:
+    """Of an episode of a batched environment."""
+    return config.environment.max_steps or environment.max_steps
 
 
 class Evaluation:
@@ -38,14 +46,18 @@ class Evaluation:
 
     def __init__(self, config: ControlConfig, policy: Policy) -> None:
         self.config, self.policy = config, policy
-        self._environments: Environments | None = None
+        self._batched = batched_environment(config.environment.name, config.environment.options)
+        self._environments: Copies | None = None
 
     def __call__(self) -> dict[str, float]:
         settings, seed = self.config.eval, self.config.seed
-        if self._environments is None:
-            self._environments = build_environments(self.config, min(COPIES, settings.episodes))
         seeds = [episode_seed(EVALUATION, seed, number) for number in range(settings.episodes)]
         noise = None if settings.deterministic else stream_key((seed, NOISE)) % 2**63
+        if self._batched is not None:
+            most = step_limit(self.config, self._batched)
+            return measured(play_batched(self.policy, self._batched, seeds, max_steps=most, noise_seed=noise))
+        if self._environments is None:
+            self._environments = build_environments(self.config, min(COPIES, settings.episodes))
         return measured(play(self.policy, self._environments, seeds, noise_seed=noise))
 
     def close(self) -> None:
@@ -80,6 +92,8 @@ def film(config: ControlConfig, policy: Policy) -> bytes | None:
     def make() -> Any:
         return make_environment(named.name, named.options, max_steps=named.max_steps, render=True)
 
+    if batched_environment(named.name, named.options) is not None:
+        return None
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without a screen
     environments = Environments(make, 1, history=config.policy.history, watch=watch)
     try:

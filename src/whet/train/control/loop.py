@@ -26,7 +26,7 @@ def train(config: ControlConfig, run: RunDirectory, world: World, progress: Prog
     kept = {"episodes": collector, "rewards": scale}
     with (
         few_threads(config),
-        closing(collector.environments),
+        closing(collector),
         closing(Evaluation(config, policy)) as evaluation,
         Session(config, run, world, built.parts, progress, measure=evaluation, kept=kept) as session,
     ):

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from whet.algorithms.table import Algorithm
 from whet.config.control import ControlConfig
+from whet.control.batched import batched_environment
 from whet.control.distributions import distribution_of
 from whet.control.policies import Policy, PolicyShape, read_weights
+from whet.control.spaces import observation_coder
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.models.storage.safetensors_files import fingerprint
@@ -24,8 +26,9 @@ from whet.runs.layout import video_path
 from whet.runs.logs import write_atomic
 from whet.streams import stream_key
 from whet.train.control.annotate import RewardNormalization, gamma_of
+from whet.train.control.batched_collector import BatchedCollector
 from whet.train.control.collector import Collector, Rollout
-from whet.train.control.evaluation import build_environments, film
+from whet.train.control.evaluation import build_environments, film, step_limit
 from whet.train.optimizers.optimizer import make_optimizer
 from whet.train.session.callbacks import Progress
 from whet.train.setup.chosen_algorithm import build_algorithm
@@ -77,7 +80,7 @@ class Control:
 
     policy: Policy
     algorithm: Algorithm
-    collector: Collector
+    collector: Collector | BatchedCollector
     scale: RewardNormalization | None
     parts: ControlParts
 
@@ -92,8 +95,14 @@ def build_control(config: ControlConfig, world: World) -> Control:
     if world.size > 1:
         raise UserError("loop control runs in one process: start it without torchrun")
     copies = config.rollout.environments * config.rollout.group
-    environments = build_environments(config, copies)
-    distribution = distribution_of(environments.action_space, squash=config.policy.squash)
+    batched = batched_environment(config.environment.name, config.environment.options)
+    if batched is None:
+        environments = build_environments(config, copies)
+        action_space, coder = environments.action_space, environments.coder
+    else:
+        require_fragments(config)
+        action_space, coder = batched.action_space, observation_coder(batched.observation_space)
+    distribution = distribution_of(action_space, squash=config.policy.squash)
     shape = PolicyShape(
         **config.policy.model_dump(exclude={"squash"}),
         normalize=config.normalize.observations,
@@ -101,7 +110,7 @@ def build_control(config: ControlConfig, world: World) -> Control:
     )
     with torch.random.fork_rng():
         torch.manual_seed(stream_key((config.seed, WEIGHTS)) % 2**63)
-        policy = Policy(shape, environments.coder, distribution, has_critic=config.needs_values)
+        policy = Policy(shape, coder, distribution, has_critic=config.needs_values)
     policy.to(world.device)
     algorithm = build_algorithm(config.algorithm)
     scale = None
@@ -111,12 +120,29 @@ def build_control(config: ControlConfig, world: World) -> Control:
     note = f"environment: {config.environment.name}, {copies} copies; policy: {config.policy.kind}, {weights:,} weights"
     parts = ControlParts(
         policy=policy,
-        optimizer=make_optimizer(policy, config.optimizer),
+        optimizer=make_optimizer(policy, config.optimizer, is_flat=True),
         origin=fingerprint(policy),
         notes=(note,),
     )
-    collector = Collector(config, environments, policy, world.device)
+    collector: Collector | BatchedCollector
+    if batched is None:
+        collector = Collector(config, environments, policy, world.device)
+    else:
+        collector = BatchedCollector(config, batched, policy, world.device, step_limit(config, batched))
     return Control(policy=policy, algorithm=algorithm, collector=collector, scale=scale, parts=parts)
+
+
+def require_fragments(config: ControlConfig) -> None:
+    """Batched environments step all copies at once, and show their newest observation."""
+    name, wrong = config.environment.name, []
+    if not config.rollout.length:
+        wrong.append("rollout.length above 0")
+    if config.policy.history > 1:
+        wrong.append("policy.history=1")
+    if config.rollout.processes > 1:
+        wrong.append("rollout.processes=1")
+    if wrong:
+        raise UserError(f"environment {name} is batched, and needs {' and '.join(wrong)}")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from whet.config.control import ControlConfig
 from whet.control.policies import Policy
 from whet.streams import stream_key
 from whet.train.control.annotate import Batch
+from whet.train.optimizers.flat_adamw import FlatAdamW
 from whet.train.optimizers.optimizer import NotFinite
 
 SHUFFLE = 2  # of the streams of random numbers
@@ -61,10 +62,10 @@ def update(
     tally, settings = Tally(), config.update
     algorithm, bonus = annealed_clip(config, algorithm, step), entropy_coefficient(config, batch)
     asked = terms(algorithm.surrogate)
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for part in minibatches(config, batch, step):
         optimizer.zero_grad(set_to_none=True)
-        parameters, values = policy.both(part.rows)
+        seen = policy.pass_over(part.rows)
+        parameters, values = seen.parameters, seen.values
         logprobs = policy.distribution.logprobs(parameters, part.actions)
         logprobs.retain_grad()
         log_ratios = logprobs.detach() - part.logprobs_old
@@ -73,7 +74,7 @@ def update(
             break
         supply = part.row(logprobs)  # one row of actions, as the table's cells read them
         surrogate = algorithm.surrogate(*(supply[name] for name in asked))
-        loss = token_loss(algorithm, supply, surrogate=surrogate)[0] @ part.weights
+        loss = token_loss(algorithm, supply, surrogate=surrogate).squeeze(0) @ part.weights
         if bonus:
             loss = loss - bonus * policy.distribution.entropies(parameters).mean()
         if values is not None:
@@ -82,17 +83,27 @@ def update(
             missed = value_loss(values, part.values, part.targets, clip=config.critic.clip).mean()
             tally.missed.append(missed.detach())
             loss = loss + config.critic.coefficient * missed
-        loss.backward()  # type: ignore[no-untyped-call]
+        seen.back(loss)
         assert logprobs.grad is not None
-        tally.norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
+        tally.norms.append(_descend(optimizer, settings.max_grad_norm))
         tally.losses.append(loss.detach())
         tally.slopes.append(logprobs.grad)
         tally.advantages.append(part.advantages)
-        optimizer.step()
     metrics = tally.metrics()
     if not all(map(math.isfinite, metrics.values())):
         raise NotFinite(f"the loss is {metrics['loss']} and the norm of its gradient {metrics['grad_norm']}")
     return metrics
+
+
+def _descend(optimizer: torch.optim.Optimizer, most: float) -> Tensor:
+    """A step on the gradient, scaled down to a norm; returns the norm that it had."""
+    if isinstance(optimizer, FlatAdamW):
+        return optimizer.descend(most)
+    norm = torch.nn.utils.clip_grad_norm_(
+        [weight for group in optimizer.param_groups for weight in group["params"]], most
+    )
+    optimizer.step()
+    return norm
 
 
 def divergence(log_ratios: Tensor) -> Tensor:

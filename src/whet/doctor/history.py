@@ -217,4 +217,7 @@ def share_above(curve: Series, limit: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # of values near the largest float
+        return math.fsum(value / len(values) for value in values)

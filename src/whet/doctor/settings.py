@@ -1,5 +1,6 @@
 """The settings of a run as rules and causes read them: keys of its config, and how usual their values are."""
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,8 +43,10 @@ class Settings:
         return found
 
     def number(self, key: str, default: float = 0.0) -> float:
+        """The number at a key; the default in place of anything else, for a config may be written by hand."""
         found = self.get(key, default)
-        return float(found) if isinstance(found, int | float) else default
+        is_number = isinstance(found, int | float) and -sys.float_info.max <= found <= sys.float_info.max
+        return float(found) if is_number else default
 
     def is_own(self, key: str) -> bool:
         """Whether a user's own function stands there, as `file.py:name` or `module:name`."""
@@ -68,4 +71,4 @@ class Settings:
     @property
     def updates_a_step(self) -> int:
         """Optimizer steps on the rollouts of one step, if none is left out."""
-        return int(self.number("update.epochs", 1) * self.number("update.minibatches", 1))
+        return int(self.number("update.epochs", 1)) * int(self.number("update.minibatches", 1))

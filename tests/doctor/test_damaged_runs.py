@@ -41,7 +41,9 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert all("step-000001" in one for one in found)
 
 
-@pytest.mark.parametrize("field", ["prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage"])
+@pytest.mark.parametrize(
+    "field", ["prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage"]
+)
 def test_values_of_another_type_are_left_out(tmp_path: Path, field: str) -> None:
     for number, value in enumerate((5, True, "x", [None], [1, 2, 3], {"a": 1}, 1e308, None, "absent")):
         run = made(tmp_path / str(number), steps=20, **{field: value})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from whet.doctor.settings import Settings, kind_of
 from whet.doctor.watch import Alarms, stride
 from whet.errors import RunFailed, UserError
 from whet.runs.directory import RunDirectory
-from whet.runs.logs import reason
+from whet.runs.logs import read_json, reason
 from whet.runs.rollout_files import RolloutFiles
 
 READ = 8  # steps whose rollouts are read, spread over the run
@@ -69,7 +68,7 @@ def _lasted(history: History) -> dict[str, Finding]:
 def read_history(
     run: RunDirectory, files: RolloutFiles | None = None, damage: dict[str, None] | None = None
 ) -> History:
-    """The metrics of a run with its config, and some of its rollouts and answers; what is wrong with these in `damage`."""
+    """The metrics of a run with its config, and some of its rollouts and answers; `damage`: what is wrong with these."""
     rows, files = run.metrics(), files or run.rollout_files()
     damage = {} if damage is None else damage
     config = config_of(run)
@@ -116,10 +115,8 @@ def _spread(steps: Sequence[int], count: int) -> Iterator[int]:
 def _parameters(model: Path | None) -> int:
     """About how many weights a saved model has, by its config.json; 0 if that cannot be told."""
     try:
-        shape = {} if model is None else json.loads((model / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return 0
-    if not isinstance(shape, dict):
+        shape = {} if model is None else read_json(model / "config.json")
+    except RunFailed:
         return 0
     named = (shape.get("hidden_size", shape.get("n_embd")), shape.get("num_hidden_layers", shape.get("n_layer")))
     width, layers, words = (one if isinstance(one, int) else 0 for one in (*named, shape.get("vocab_size")))

@@ -11,7 +11,7 @@ from typing import Any
 from whet.doctor import thresholds as at
 from whet.doctor.settings import Settings
 from whet.evaluate.measures import Measure, headline
-from whet.runs.series import Rows, Series, series
+from whet.runs.series import Rows, Series, columns, series
 
 RECENT = 20  # steps of "now", if the run has at least twice as many
 FEW = 5  # steps averaged as the start
@@ -40,6 +40,7 @@ class History:
         self.rows, self.settings, self.steps = rows, settings, steps
         self.rollouts, self.answers = rollouts or {}, answers or {}
         self._columns: dict[str, Series] = {}  # of the whole run, shared by all its prefixes
+        self._is_filled = False  # with all of them
         self._last: int | None = None  # of a prefix
 
     def until(self, step: int) -> History:
@@ -57,8 +58,9 @@ class History:
 
     def _fill(self) -> None:
         """Reads all columns of the whole run."""
-        for name in self.names:
-            self.series(name)
+        if self._last is None and not self._is_filled:
+            self._columns |= columns(self.rows)
+            self._is_filled = True
 
     def series(self, name: str) -> Series:
         """The finite values of a metric, as steps and values; empty if it was not logged."""

@@ -68,7 +68,7 @@ def _lasted(history: History) -> dict[str, Finding]:
 def read_history(
     run: RunDirectory, files: RolloutFiles | None = None, damage: dict[str, None] | None = None
 ) -> History:
-    """The metrics of a run with its config, and some of its rollouts and answers; `damage`: what is wrong with these."""
+    """The metrics of a run with its config, and some of its rollouts and answers, whose faults go to `damage`."""
     rows, files = run.metrics(), files or run.rollout_files()
     damage = {} if damage is None else damage
     config = config_of(run)

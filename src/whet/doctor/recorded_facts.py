@@ -1,7 +1,7 @@
 """What a run directory says of itself, besides metrics: how the run ended, accepted changes, files that were lost."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from whet.doctor.findings import Finding, Level
 from whet.errors import RunFailed
@@ -30,7 +30,7 @@ def recorded_facts(run: RunDirectory, damage: Iterable[str] = ()) -> Iterator[Fi
     for change in _read(run.inputs, Inputs(), problems).accepted:
         level: Level = "note" if change.get("setting") else "warning"
         yield Finding(rule="changed-inputs", level=level, sentence=sentence_of(change))
-    lost = _read(run.results, {}, problems).get("lost")
+    lost = _read(run.results, dict[str, Any](), problems).get("lost")
     for name in lost if isinstance(lost, list) else ():
         yield Finding(rule="lost-files", level="warning", sentence=f"lost: {name}")
     for problem in problems:

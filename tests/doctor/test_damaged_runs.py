@@ -1,6 +1,7 @@
 """A run whose files are damaged is diagnosed by the rest, and the damage is told in a sentence."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from whet.doctor.plain_words import lines
 from whet.doctor.settings import Settings
 from whet.errors import RunFailed, UserError
 from whet.runs.directory import RunDirectory
+from whet.runs.rollout_index import write_rollouts
 
 ROW = {"id": "a", "prompt": "p", "text": "t", "tokens": [1, 2], "mask": [False, True], "pieces": ["t"], "reward": 1.0}
 ANSWER = {"id": "a", "prompt": "2 + 2 =", "answer": "4", "text": "4"}
 
 
-def made(tmp_path: Path, steps: int = 20, config: str = "steps: 20\n", **changed: object) -> RunDirectory:
-    """A run whose rollouts have these values in the place of their own."""
-    with RunDirectory.create(tmp_path, "r", config) as run:
+def made(tmp_path: Path, steps: int = 20) -> RunDirectory:
+    with RunDirectory.create(tmp_path, "r", "steps: 20\n") as run:
         for step in range(1, steps + 1):
             run.log(step, {"reward/mean": step / 20, "entropy": 1 / step, "grad_norm": 0.5})
-            run.record(step, [ROW, {name: value for name, value in {**ROW, **changed}.items() if value != "absent"}])
+        for step in (1, steps):
+            run.record(step, [ROW, ROW])
         run.record_answers(steps, [ANSWER])
     return run
 
@@ -45,11 +47,13 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     "field", ["prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage"]
 )
 def test_values_of_another_type_are_left_out(tmp_path: Path, field: str) -> None:
-    for number, value in enumerate((5, True, "x", [None], [1, 2, 3], {"a": 1}, 1e308, None, "absent")):
-        run = made(tmp_path / str(number), steps=20, **{field: value})
+    run = made(tmp_path)
+    for value in (5, True, "x", [None], [1, 2, 3], {"a": 1}, 1e308, None, "absent"):
+        rows = [ROW, {name: one for name, one in {**ROW, field: value}.items() if one != "absent"}]
+        write_rollouts(run.path / "rollouts" / "step-000020.jsonl.gz", 20, rows)
         told = damage(run)
-        assert len(told) <= 8, "once for each step that is read"
-        assert all(one.startswith("damaged: rollouts of step") for one in told), told
+        assert len(told) <= 1
+        assert all(one.startswith("damaged: rollouts of step 20") for one in told), told
         if field in ("tokens", "mask", "pieces") and value not in (None, "absent"):
             assert told
 
@@ -59,7 +63,7 @@ def test_a_row_keeps_its_place(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path, "r", "steps: 20\nrollout: {max_tokens: 1}\n") as run:
         for step in range(1, 21):
             run.log(step, {"truncated": 1.0, "reward/mean": 0.0})
-            run.record(step, [{**ROW, "mask": "x"}, {**ROW, "finish": "length"}])
+        run.record(20, [{**ROW, "mask": "x"}, {**ROW, "finish": "length"}])
     (found,) = (one for one in examine_run(run).findings if one.rule == "never-ends")
     assert [seen.rollout for seen in found.evidence] == [(20, 1)]
 
@@ -108,6 +112,16 @@ def test_numbers_that_no_float_holds_are_refused(tmp_path: Path, row: dict[str, 
     (run.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(RunFailed, match="line 1"):
         examine_run(run)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    (run.path / "best_model").mkdir()
+    os.mkfifo(run.path / "best_model" / "config.json")
+    (run.path / "rollouts" / "step-000020.index.json.gz").unlink()
+    os.mkfifo(run.path / "rollouts" / "step-000020.index.json.gz")
+    (told,) = damage(run)
+    assert "it is not a file" in told
 
 
 @pytest.mark.parametrize("file", ["final_results.json", "inputs.json", "evals/step-000020.jsonl"])

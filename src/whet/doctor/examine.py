@@ -58,7 +58,7 @@ def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
 def _lasted(history: History) -> dict[str, Finding]:
     """Rule → its newest alarm that lasted, as `Watch` would have told it."""
     alarms = Alarms()
-    every = stride(history.steps or history.done)
+    every = stride(max(history.steps, history.done))
     for step in sorted({int(row["step"]) for row in history.rows}):
         if step % every == 0 or step == history.done:
             alarms.look(step, findings_of(history.until(step)))

@@ -41,6 +41,7 @@ class History:
         self.rollouts, self.answers = rollouts or {}, answers or {}
         self._columns: dict[str, Series] = {}  # of the whole run, shared by all its prefixes
         self._is_filled = False  # with all of them
+        self._evaluations: dict[Measure, list[Row]] = {}
         self._last: int | None = None  # of a prefix
 
     def until(self, step: int) -> History:
@@ -54,6 +55,8 @@ class History:
         )
         self._fill()
         earlier._columns, earlier._last = self._columns, step
+        first = self._first_evaluated  # not looked for again in every prefix
+        earlier._first_evaluated = None if first is None or int(first["step"]) > step else first
         return earlier
 
     def _fill(self) -> None:
@@ -79,7 +82,7 @@ class History:
         """The names of all metrics."""
         return {name for row in self.rows for name in row}
 
-    @property
+    @cached_property
     def done(self) -> int:
         """Steps so far."""
         return max((int(row["step"]) for row in self.rows), default=0)
@@ -91,7 +94,11 @@ class History:
     @cached_property
     def measure(self) -> Measure | None:
         """The headline of the evaluations."""
-        return next((one for row in self.rows if (one := headline(row)) is not None), None)
+        return None if self._first_evaluated is None else headline(self._first_evaluated)
+
+    @cached_property
+    def _first_evaluated(self) -> Row | None:
+        return next((row for row in self.rows if headline(row) is not None), None)
 
     def ends(self, measure: Measure | None = None) -> tuple[Row, Row] | None:
         """First and last row with a measure (the headline) and its interval; None without two."""
@@ -102,7 +109,10 @@ class History:
     def evaluations(self, measure: Measure) -> list[Row]:
         """The rows that have a measure and its interval."""
         names = (measure.metric, *measure.interval)
-        return [row for row in self.rows if all(row.get(name) is not None for name in names)]
+        if measure not in self._evaluations:
+            found = [row for row in self.rows if all(row.get(name) is not None for name in names)]
+            self._evaluations[measure] = found
+        return self._evaluations[measure]
 
     @property
     def result(self) -> float:

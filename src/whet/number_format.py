@@ -7,6 +7,8 @@ def number(value: float) -> str:
     """Three significant digits; an exponent only for very large and very small numbers."""
     if value == 0:
         return "0"
+    if not math.isfinite(value):
+        return str(value).replace("-", "−")
     if 1e-3 <= abs(value) < 1e5:
         digits = max(0, 2 - math.floor(math.log10(abs(value))))
         written = f"{value:,.{digits}f}"

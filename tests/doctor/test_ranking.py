@@ -1,11 +1,15 @@
 """From alarms to causes: votes by place and level, settings that are far from usual, causes that are ruled out."""
 
+import shlex
+
 import pytest
 
 from whet.doctor.causes import CAUSES
 from whet.doctor.diagnosis import NEXT, PASSED, ranked
 from whet.doctor.findings import Finding
+from whet.doctor.plain_words import written
 from whet.doctor.settings import Settings, kind_of
+from whet.recipe import read_recipe
 from whet.train.explain.recipe_keys import recipe_keys
 
 USUAL = {"model": {"new": {"family": "gpt2"}}, "optimizer": {"lr": 1e-3}}
@@ -123,3 +127,32 @@ def test_what_a_run_trains_is_told_by_its_metrics():
     assert kind_of({"loss", "rewards/margin"}) == "preference"
     assert kind_of({"loss", "score/mean"}) == "reward"
     assert kind_of({"loss"}) == "sft"
+
+
+PREFERENCE_ROWS = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "d", "chosen": "e", "rejected": "f"}\n'
+ADVISED = [
+    *(("grpo-sorting", "online", ()), ("ppo-sorting", "online", ()), ("grpo-hanoi", "online", ())),
+    ("toy-sorting", "online", ("algorithm.preset=maxrl",)),
+    ("toy-sorting", "online", ("algorithm.preset=online_dpo",)),
+    ("grpo-sorting", "online", ("update.epochs=16", "update.target_kl=1e-5", "algorithm.kl.coefficient=5")),
+    ("grpo-sorting", "online", ("algorithm.clip.low=1e-3", "rollout.temperature=0.1", "eval.max_tokens=7")),
+    ("grpo-sorting", "online", ("algorithm.entropy.coefficient=0.1", "reward.functions=[r.py:f]")),
+    ("grpo", "online", ("model=.", "data=rows.jsonl", "reward.functions=[r.py:f]")),
+    ("sft-arithmetic", "sft", ()),
+    ("dpo", "preference", ("model=.", "data=rows.jsonl", "objective.beta=1e-3")),
+    ("reward-model", "reward", ("model=.", "data=rows.jsonl")),
+]
+
+
+@pytest.mark.parametrize(("recipe", "kind", "keys"), ADVISED)
+def test_what_is_advised_is_taken_by_the_recipe(tmp_path, monkeypatch, recipe, kind, keys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.py").write_text("def f(completions, **_):\n    return [0.0 for _ in completions]\n")
+    (tmp_path / "rows.jsonl").write_text(PREFERENCE_ROWS)
+    config = read_recipe(recipe, keys).config.model_dump(mode="json")
+    for parameters in (0, 10**9):
+        settings = Settings(config=config, kind=kind, parameters=parameters)
+        found = ranked([alarm(*CAUSES)], settings)
+        assert sum(bool(cause.changes) for cause in found) >= 3
+        for cause in found:
+            read_recipe(recipe, [*keys, *(shlex.split(written(change))[0] for change in cause.changes)])

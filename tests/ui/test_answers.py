@@ -1,7 +1,10 @@
 """What the page is told of a folder of runs."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +12,8 @@ from tests.report.fake_run import online_run, supervised_run
 from tests.ui.pages import ask, client
 from whet.runs.directory import RunDirectory
 from whet.runs.series import series
+from whet.runs.tail import Tail, read_tail
+from whet.ui.answers.standings import Standings
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +110,19 @@ def test_held_out_answers_of_any_evaluation(folder: Path) -> None:
 def test_an_unknown_question_is_not_found(folder: Path) -> None:
     assert client(folder).get("/api/secrets").status_code == 404
     assert "needs run=" in ask(folder, "run")["error"]
+
+
+def test_a_log_is_counted_once_by_two_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page asks several questions at once."""
+    run = RunDirectory.open(folder / "20260314-101500-grpo-reverse", is_writer=False)
+    alone = Standings().of(run)
+
+    def slow(*arguments: Any, **more: Any) -> Tail:
+        time.sleep(0.05)
+        return read_tail(*arguments, **more)
+
+    monkeypatch.setattr("whet.ui.answers.standings.read_tail", slow)
+    standings = Standings()
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(standings.of, [run] * 4)) == [alone] * 4
+    assert len(standings._progress[str(run.path)].evaluated) == sum("eval/accuracy" in row for row in run.metrics())

@@ -1,7 +1,9 @@
 """An export: which answers are in its files, and what is said about what is not."""
 
 import json
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,44 @@ def test_a_directory_with_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a run nor"):
         export([tmp_path / "out"], tmp_path / "new", megabytes=1)
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_damaged_block_costs_its_rows_alone(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path / "runs", "r", "steps: 2\n") as run:
+        for step in (1, 2):
+            run.log(step, {"reward/mean": 0.5})
+            run.record(step, [row("a", "b")] * 3)
+        assert len(run.rollouts(2)) == 3
+    file = run.path / "rollouts" / "step-000001.jsonl.gz"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 255
+    file.write_bytes(data)
+    made = export([run.path], tmp_path / "out", megabytes=math.inf)
+    assert set(made.rollouts[run.path.name]) == {1, 2}
+    rolled = [calls(one.read_text("ascii"), "rolledOut") for one in sorted((tmp_path / "out" / "rollouts").iterdir())]
+    assert sorted(map(len, rolled)) == [0, 3]
+    (told,) = [one for one in made.left_out if "block 1 of 1" in one]
+    assert "step-000001" in told
+    written = [one for one in (tmp_path / "out").rglob("*.js") if str(tmp_path) in one.read_text("utf-8")]
+    assert written == [], "an export names no directory of this machine"
+
+
+def test_runs_far_apart_are_exported_without_a_walk_through_all_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = online_run(tmp_path / "a" / "runs", steps=10), online_run(tmp_path / "b" / "x", steps=10)
+    online_run(tmp_path / "c", steps=10)
+    looked = set()
+    entries = Path.iterdir
+
+    def noted(path: Path) -> Iterator[Path]:
+        looked.add(path)
+        return entries(path)
+
+    monkeypatch.setattr(Path, "iterdir", noted)
+    export([one, other], tmp_path / "out", megabytes=1)
+    assert [entry["name"] for entry in answers(tmp_path / "out")["runs"]["entries"]] == [
+        f"b/x/{other.name}",
+        f"a/runs/{one.name}",
+    ]
+    assert not looked & {tmp_path, tmp_path / "a", tmp_path / "b", tmp_path / "c"}

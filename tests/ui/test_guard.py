@@ -94,6 +94,18 @@ def test_on_this_machine_there_is_no_token_and_elsewhere_there_is(tmp_path: Path
         assert page.get(f"/{token}/", headers={"host": socket.gethostname()}).status_code == 200
 
 
+def test_the_printed_name_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a machine is often that of a loopback address."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    here = bind(tmp_path, host="Node7", port=0)
+    with here.socket:
+        assert here.url == f"http://Node7:{here.socket.getsockname()[1]}/"
+        page = TestClient(here.server.config.app, base_url=HERE)  # type: ignore[arg-type]
+        assert page.get("/", headers={"host": "node7:1"}).status_code == 200
+        assert page.get("/", headers={"host": "node8:1"}).status_code == 421
+
+
 def test_a_taken_port_is_told_or_another_is_chosen(tmp_path: Path) -> None:
     first = bind(tmp_path, port=0)
     with first.socket:

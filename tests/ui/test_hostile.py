@@ -3,12 +3,15 @@
 import gzip
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.report.fake_run import hostile_run, online_run
 from tests.ui.pages import ask, client
+from whet.runs.series import columns
 
 
 def listed(folder: Path) -> dict[str, dict]:
@@ -92,6 +95,51 @@ def test_one_broken_file_is_told_and_the_rest_is_shown(tmp_path: Path, file: str
     (run / file).unlink()
     if file != "config.yaml":
         assert ask(tmp_path, "run", run=run.name)["name"] == run.name
+
+
+def test_a_name_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
+    run = online_run(tmp_path, steps=10)
+    (run / os.fsdecode(b"evals/\xff")).symlink_to("/etc/passwd")
+    response = client(tmp_path).get("/file", params={"in": run.name, "file": "report.html"})
+    assert response.status_code == 404
+    assert "evals/\\udcff" in response.text
+
+
+def test_what_cannot_be_opened_or_vanishes_hides_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = online_run(tmp_path, steps=10)
+    for name in ("closed", "vanishing"):
+        shutil.copytree(run, tmp_path / name)
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    for _ in range(1100):
+        deep = deep / "d"
+        deep.mkdir()
+    may, look = os.access, Path.iterdir
+
+    def access(path: Path, mode: int) -> bool:
+        return "closed" not in str(path) and may(path, mode)
+
+    def entries(path: Path) -> Iterator[Path]:
+        found = list(look(path))
+        if path == tmp_path and (tmp_path / "vanishing").exists():
+            shutil.rmtree(tmp_path / "vanishing")
+        return iter(found)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(Path, "iterdir", entries)
+    assert set(listed(tmp_path)) == {run.name}
+
+
+def test_a_log_with_a_name_in_every_row_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each of its names, which would take hours."""
+    run = online_run(tmp_path, steps=10)
+    (run / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "k{n}": 1.0}}\n' for n in range(3000)))
+    passes = []
+    monkeypatch.setattr("whet.ui.answers.one_run.columns", lambda rows: passes.append(1) or columns(rows))
+    curves = ask(tmp_path, "curves", run=run.name)["curves"]
+    assert len(curves) == 3000
+    assert curves["k7"] == [[7], [1.0]]
+    assert len(passes) == 1
 
 
 def test_an_alias_that_repeats_itself_is_not_written_out(tmp_path: Path) -> None:

@@ -91,6 +91,11 @@ def _reward_change(s: Settings) -> tuple[Change, ...]:
     return ()
 
 
+def _reward_functions(s: Settings) -> int:
+    found = s.get("reward.functions")
+    return len(found) if isinstance(found, list) else 0
+
+
 def _of_own_reward(s: Settings) -> float:
     return 1.5 if s.get("reward.functions") or s.get("reward.model") else 0.7
 
@@ -109,12 +114,13 @@ def _of_clip(s: Settings) -> float:
 
 
 def _of_target_kl(s: Settings) -> float:
-    limit = s.get("update.target_kl")
-    return RULED_OUT if limit is None else STRONG if float(limit) < 1e-3 else 1.0
+    if s.get("update.target_kl") is None:
+        return RULED_OUT
+    return STRONG if s.number("update.target_kl", 1.0) < 1e-3 else 1.0
 
 
 def _more_tokens(s: Settings) -> tuple[Change, ...]:
-    value = int(4 * s.number("rollout.max_tokens", 16))
+    value = 4 * int(s.number("rollout.max_tokens", 16))
     keys = ["rollout.max_tokens"]
     if 0 < s.number("eval.max_tokens") < value:  # which is refused
         keys.append("eval.max_tokens")
@@ -128,7 +134,7 @@ def _easier(s: Settings) -> tuple[Change, ...]:
         changes.append(Change(key="cold_start.steps", value=30, why="supervised steps on solutions first"))
     if s.number("task.level") > 1:
         changes.append(Change(key="task.level", value=int(s.number("task.level")) // 2, why="prompts it can solve"))
-    more = Change(key="rollout.group", value=int(2 * s.number("rollout.group", 8)), why="more tries, more successes")
+    more = Change(key="rollout.group", value=2 * int(s.number("rollout.group", 8)), why="more tries, more successes")
     return tuple(changes) or (more,)
 
 
@@ -153,8 +159,7 @@ def _no_bonus(s: Settings) -> tuple[Change, ...]:
 
 
 def _critic_changes(s: Settings) -> tuple[Change, ...]:
-    rate = s.get("critic.lr")
-    if rate is not None and float(rate) < s.usual_rate / FAR:
+    if s.number("critic.lr", s.usual_rate) < s.usual_rate / FAR:
         return (Change(key="critic.lr", value=_rounded(s.usual_rate), why="it learns too slowly to follow the policy"),)
     return (Change(key="critic.warmup_steps", value=10, why="it learns before the policy moves"),)
 
@@ -183,8 +188,9 @@ def _fewer_steps(s: Settings) -> tuple[Change, ...]:
 
 
 def _of_beta(s: Settings) -> float:
-    beta = s.get("objective.beta")
-    return 1.0 if beta is None else STRONG if float(beta) < 0.02 else 0.5
+    if s.get("objective.beta") is None:
+        return 1.0
+    return STRONG if s.number("objective.beta", 1.0) < 0.02 else 0.5
 
 
 CAUSES: Mapping[str, KnownCause] = {
@@ -251,7 +257,7 @@ CAUSES: Mapping[str, KnownCause] = {
     "one-part-rules": KnownCause(
         sentence="one part of the reward decides nearly all of it, so the others are not learned",
         changes=_reward_change,
-        suspicion=lambda s: 1.5 if len(s.get("reward.functions", ())) > 1 else 0.5,
+        suspicion=lambda s: 1.5 if _reward_functions(s) > 1 else 0.5,
     ),
     "reward-fails": KnownCause(
         sentence="the reward function raises or runs out of time on some completions",

@@ -47,7 +47,7 @@ def ranked(findings: Sequence[Finding], settings: Settings) -> tuple[Cause, ...]
             name=name,
             sentence=CAUSES[name].sentence,
             votes=weighed[name],
-            changes=CAUSES[name].changes(settings),
+            changes=tuple(one for one in CAUSES[name].changes(settings) if settings.takes(one.key, one.value)),
         )
         for name in order
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,15 @@ from whet.doctor.diagnosis import diagnose, findings_of, ranked
 from whet.doctor.findings import LEVELS, Diagnosis, Finding
 from whet.doctor.history import History, Row
 from whet.doctor.recorded_facts import recorded_facts
+from whet.doctor.recorded_rows import rows_as_read
 from whet.doctor.settings import Settings, kind_of
 from whet.doctor.watch import Alarms, stride
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.runs.directory import RunDirectory
-from whet.runs.logs import reason
+from whet.runs.logs import read_json, reason
 from whet.runs.rollout_files import RolloutFiles
 
 READ = 8  # steps whose rollouts are read, spread over the run
-READ_OF_ROWS = ("id", "prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage")
 
 
 def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
@@ -30,11 +29,11 @@ def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
 
     An alarm that held for a while and no longer does is kept, with the last step at which it did.
     """
-    files = run.rollout_files()
-    history = read_history(run, files)
+    files, damage = run.rollout_files(), dict[str, None]()
+    history = read_history(run, files, damage)
     if until is not None:
         return over_time(history.until(until))
-    return over_time(history, recorded_facts(run, damage=files.problems()))
+    return over_time(history, recorded_facts(run, damage=(*files.problems(), *damage)))
 
 
 def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
@@ -59,38 +58,46 @@ def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
 def _lasted(history: History) -> dict[str, Finding]:
     """Rule → its newest alarm that lasted, as `Watch` would have told it."""
     alarms = Alarms()
-    every = stride(history.steps or history.done)
+    every = stride(max(history.steps, history.done))
     for step in sorted({int(row["step"]) for row in history.rows}):
         if step % every == 0 or step == history.done:
             alarms.look(step, findings_of(history.until(step)))
     return alarms.lasted
 
 
-def read_history(run: RunDirectory, files: RolloutFiles | None = None) -> History:
-    """The metrics of a run with its config, and some of its rollouts and answers."""
+def read_history(
+    run: RunDirectory, files: RolloutFiles | None = None, damage: dict[str, None] | None = None
+) -> History:
+    """The metrics of a run with its config, and some of its rollouts and answers, whose faults go to `damage`."""
     rows, files = run.metrics(), files or run.rollout_files()
+    damage = {} if damage is None else damage
     config = config_of(run)
     names = {name for row in rows for name in row}
     settings = Settings(config=config, kind=kind_of(names), parameters=_parameters(run.best_model()))
-    steps = settings.get("steps", 0)
     return History(
         rows=rows,
         settings=settings,
-        steps=int(steps) if isinstance(steps, int) else 0,
-        rollouts={step: _as_read(files.rows(step)) for step in _spread(files.steps(), READ)},
-        answers={step: run.answers(step) for step in _spread(run.answer_steps(), 2)},
+        steps=int(settings.number("steps")),
+        rollouts={
+            step: rows_as_read(files.rows(step), f"rollouts of step {step}", damage)
+            for step in _spread(files.steps(), READ)
+        },
+        answers={step: _answers(run, step, damage) for step in _spread(run.answer_steps(), 2)},
     )
 
 
-def _as_read(rows: Iterable[Row]) -> list[Row]:
-    """The rows without what is recorded of every token and no rule reads, which takes most of the memory."""
-    return [{name: value for name, value in row.items() if name in READ_OF_ROWS} for row in rows]
+def _answers(run: RunDirectory, step: int, damage: dict[str, None]) -> list[Row]:
+    try:
+        return rows_as_read(run.answers(step), f"answers of step {step}", damage)
+    except RunFailed as error:
+        damage[str(error)] = None
+        return []
 
 
 def config_of(run: RunDirectory) -> dict[str, Any]:
     try:
         config = yaml.safe_load(run.config_yaml())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: of dates and numbers
         raise UserError(f"{run.path}: its config is not valid YAML ({reason(error)}); put it back") from error
     if not isinstance(config, dict):
         raise UserError(f"{run.path}: its config is no mapping of keys to values; put it back")
@@ -108,8 +115,8 @@ def _spread(steps: Sequence[int], count: int) -> Iterator[int]:
 def _parameters(model: Path | None) -> int:
     """About how many weights a saved model has, by its config.json; 0 if that cannot be told."""
     try:
-        shape = {} if model is None else json.loads((model / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        shape = {} if model is None else read_json(model / "config.json")
+    except RunFailed:
         return 0
     named = (shape.get("hidden_size", shape.get("n_embd")), shape.get("num_hidden_layers", shape.get("n_layer")))
     width, layers, words = (one if isinstance(one, int) else 0 for one in (*named, shape.get("vocab_size")))

@@ -11,7 +11,7 @@ from typing import Any
 from whet.doctor import thresholds as at
 from whet.doctor.settings import Settings
 from whet.evaluate.measures import Measure, headline
-from whet.runs.series import Rows, Series, series
+from whet.runs.series import Rows, Series, columns, series
 
 RECENT = 20  # steps of "now", if the run has at least twice as many
 FEW = 5  # steps averaged as the start
@@ -40,6 +40,8 @@ class History:
         self.rows, self.settings, self.steps = rows, settings, steps
         self.rollouts, self.answers = rollouts or {}, answers or {}
         self._columns: dict[str, Series] = {}  # of the whole run, shared by all its prefixes
+        self._is_filled = False  # with all of them
+        self._evaluations: dict[Measure, list[Row]] = {}
         self._last: int | None = None  # of a prefix
 
     def until(self, step: int) -> History:
@@ -53,12 +55,15 @@ class History:
         )
         self._fill()
         earlier._columns, earlier._last = self._columns, step
+        first = self._first_evaluated  # not looked for again in every prefix
+        earlier._first_evaluated = None if first is None or int(first["step"]) > step else first
         return earlier
 
     def _fill(self) -> None:
         """Reads all columns of the whole run."""
-        for name in self.names:
-            self.series(name)
+        if self._last is None and not self._is_filled:
+            self._columns |= columns(self.rows)
+            self._is_filled = True
 
     def series(self, name: str) -> Series:
         """The finite values of a metric, as steps and values; empty if it was not logged."""
@@ -77,7 +82,7 @@ class History:
         """The names of all metrics."""
         return {name for row in self.rows for name in row}
 
-    @property
+    @cached_property
     def done(self) -> int:
         """Steps so far."""
         return max((int(row["step"]) for row in self.rows), default=0)
@@ -89,7 +94,11 @@ class History:
     @cached_property
     def measure(self) -> Measure | None:
         """The headline of the evaluations."""
-        return next((one for row in self.rows if (one := headline(row)) is not None), None)
+        return None if self._first_evaluated is None else headline(self._first_evaluated)
+
+    @cached_property
+    def _first_evaluated(self) -> Row | None:
+        return next((row for row in self.rows if headline(row) is not None), None)
 
     def ends(self, measure: Measure | None = None) -> tuple[Row, Row] | None:
         """First and last row with a measure (the headline) and its interval; None without two."""
@@ -100,7 +109,10 @@ class History:
     def evaluations(self, measure: Measure) -> list[Row]:
         """The rows that have a measure and its interval."""
         names = (measure.metric, *measure.interval)
-        return [row for row in self.rows if all(row.get(name) is not None for name in names)]
+        if measure not in self._evaluations:
+            found = [row for row in self.rows if all(row.get(name) is not None for name in names)]
+            self._evaluations[measure] = found
+        return self._evaluations[measure]
 
     @property
     def result(self) -> float:
@@ -217,4 +229,7 @@ def share_above(curve: Series, limit: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:  # of values near the largest float
+        return math.fsum(value / len(values) for value in values)

@@ -1,5 +1,6 @@
 """The settings of a run as rules and causes read them: keys of its config, and how usual their values are."""
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,12 @@ USUAL_RATES: dict[Kind, tuple[float, float]] = {
     "reward": (5e-4, 1e-5),
 }
 ADAPTER_RATE = 10.0  # times that of full fine-tuning: Schulman et al. 2025, "LoRA Without Regret"
+ONLINE_ONLY = ("rollout", "reward", "algorithm", "critic", "cold_start", "task")  # sections that advice is given on
+# Advantage → beginnings of keys that a recipe with it refuses: a mean reward below 0, the KL a second time.
+FORBIDDEN: Mapping[str, tuple[str, ...]] = {
+    "max_likelihood": ("reward.length_penalty", "reward.repetition_penalty", "reward.normalize"),
+    "best_over_worst": ("algorithm.kl.coefficient",),
+}
 # A metric of every step that tells what is trained, the first that was logged.
 KINDS: dict[str, Kind] = {"reward/mean": "online", "rewards/margin": "preference", "score/mean": "reward"}
 
@@ -42,8 +49,25 @@ class Settings:
         return found
 
     def number(self, key: str, default: float = 0.0) -> float:
+        """The number at a key; the default in place of anything else, for a config may be written by hand."""
         found = self.get(key, default)
-        return float(found) if isinstance(found, int | float) else default
+        is_number = isinstance(found, int | float) and -sys.float_info.max <= found <= sys.float_info.max
+        return float(found) if is_number else default
+
+    def takes(self, key: str, value: Any) -> bool:
+        """Whether a recipe of this kind has a key, and these settings allow the value."""
+        section = key.split(".", maxsplit=1)[0]
+        if section in ONLINE_ONLY:
+            return self.kind == "online" and not self._forbids(key, value)
+        return section != "objective" or self.kind == "preference"
+
+    def _forbids(self, key: str, value: Any) -> bool:
+        """Whether the recipe would be refused: what its advantage cannot take, or that nothing is left as a reward."""
+        if key == "reward.functions" and value == []:
+            tasks = self.get("task.tasks", [self.get("task", {})])
+            graded = (one.get("name") != "data" or one.get("match") for one in tasks if isinstance(one, Mapping))
+            return not all(graded)
+        return any(key.startswith(those) for those in FORBIDDEN.get(str(self.get("algorithm.advantage")), ()))
 
     def is_own(self, key: str) -> bool:
         """Whether a user's own function stands there, as `file.py:name` or `module:name`."""
@@ -68,4 +92,4 @@ class Settings:
     @property
     def updates_a_step(self) -> int:
         """Optimizer steps on the rollouts of one step, if none is left out."""
-        return int(self.number("update.epochs", 1) * self.number("update.minibatches", 1))
+        return int(self.number("update.epochs", 1)) * int(self.number("update.minibatches", 1))

@@ -89,6 +89,7 @@ MEASURES = (
     Measure(metric="eval/masked_loss", label="held-out masked loss", counted_by=OF_TEXT),
     Measure(metric="eval/token_accuracy", label="held-out token accuracy", is_share=True, counted_by=OF_TEXT),
 )
+PLACES = {one.metric: place for place, one in enumerate(MEASURES)}
 # Others with a name in words; they do not stand for an evaluation.
 OTHERS = (
     Measure(metric="eval/gold", label="held-out gold reward"),
@@ -108,11 +109,10 @@ def measures_in(measured: Mapping[str, Any]) -> list[Measure]:
     found = [
         measure_of(metric) for metric, value in measured.items() if metric.startswith("eval/") and value is not None
     ]
-    places = {one.metric: place for place, one in enumerate(MEASURES)}
-    known = [one for one in found if _plain(one.metric) in places]
+    known = [one for one in found if _plain(one.metric) in PLACES]
 
     def order(one: Measure) -> tuple[bool, int, str]:
-        return bool(_set(one.metric)), places[_plain(one.metric)], _set(one.metric)
+        return bool(_set(one.metric)), PLACES[_plain(one.metric)], _set(one.metric)
 
     return sorted(known, key=order)
 

@@ -80,8 +80,7 @@ def known_runs(root: Path) -> str:
 
 def experiments(root: Path) -> list[Path]:
     """Runs, pipelines and comparisons directly below a folder, oldest first."""
-    inside = sorted(root.iterdir()) if root.is_dir() else []
-    ours = [path for path in inside if _is_run(path) or is_comparison(path) or first_of_several(path)]
+    ours = [path for path in _inside(root) if _is_run(path) or is_comparison(path) or first_of_several(path)]
     return sorted(ours, key=_last_started)
 
 
@@ -123,7 +122,10 @@ def wait_for_writer(run: Path, seconds: float) -> None:
 def _last_started(path: Path) -> float:
     """When a run was started, or last extended, in seconds since 1970."""
     config = path / layout.CONFIG
-    return (config if config.is_file() else path).stat().st_mtime
+    try:
+        return (config if config.is_file() else path).stat().st_mtime
+    except OSError:  # it was removed meanwhile
+        return 0.0
 
 
 def _is_run(path: Path) -> bool:
@@ -132,11 +134,21 @@ def _is_run(path: Path) -> bool:
 
 def _runs(folder: Path) -> Iterator[Path]:
     """Runs have no runs inside, but pipelines do."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _is_run(path) and not is_pipeline(path):
-            yield path
-        elif path.is_dir() and not path.is_symlink():
-            yield from _runs(path)
+    waiting = [folder]
+    while waiting:
+        for path in _inside(waiting.pop()):
+            if _is_run(path) and not is_pipeline(path):
+                yield path
+            elif path.is_dir() and not path.is_symlink():
+                waiting.append(path)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What is in a folder and may be opened; nothing of a folder that may not, or that is being removed."""
+    try:
+        return sorted(path for path in folder.iterdir() if os.access(path, os.R_OK | os.X_OK))
+    except OSError:
+        return []
 
 
 def _newest_failure(run: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import IO, Any
 from whet.errors import RunFailed
 
 TEMPORARY = ".tmp-"  # prefix of unfinished files
+LARGEST_STEP = 2**53  # the largest whole number that is exact in a browser
 CHECKSUM = "checksum"  # a file's own key
 UNREADABLE = (OSError, EOFError, zlib.error)  # errors of a truncated or damaged gzip file
 
@@ -233,12 +235,17 @@ def _log_lines(path: Path) -> list[tuple[dict[str, Any], bytes]]:
     except RunFailed as error:
         raise RunFailed(f"{error}: delete that line; a resumed run continues without it and reports that") from error
     for number, row in enumerate(rows, start=1):
-        if type(row.get("step")) is not int:
+        if type(row.get("step")) is not int or abs(row["step"]) > LARGEST_STEP:
             raise RunFailed(f"{path}, line {number}: no step")
-        wrong = [name for name, value in row.items() if value is not None and type(value) not in (int, float)]
+        wrong = [name for name, value in row.items() if value is not None and not _is_logged(value)]
         if wrong:
             raise RunFailed(f"{path}, line {number}: {wrong[0]} is not a number; restore the file that whet wrote")
     return [(row, line + b"\n") for row, line in zip(rows, lines, strict=True)]
+
+
+def _is_logged(value: Any) -> bool:
+    """Whether it is a number of the kind that logs hold: a float of any value, or an int that one can hold."""
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -63,8 +63,12 @@ class RolloutFiles:
 
     def rows(self, step: int) -> Iterator[dict[str, Any]]:
         """Everything that is recorded of a step, without what `problems` then names."""
+        return (row for _, row in self.placed_rows(step))
+
+    def placed_rows(self, step: int) -> Iterator[tuple[Place, dict[str, Any]]]:
+        """The same, each with its group and number."""
         file = self._file(step)
-        return (row for _, row in self._parsed(file, self._lines(step, file)))
+        return self._parsed(file, self._lines(step, file))
 
     def search(self, text: str, step: int | None = None, limit: int | None = 1000) -> Iterator[Summary]:
         """The first rollouts whose prompt or completion contains a text, in any case."""

@@ -89,8 +89,11 @@ def write_rollouts(file: Path, step: int, rows: Iterable[Row]) -> None:
 
 def read_index(file: Path, step: int) -> Index | None:
     """The index of a file of rows, None where there is none; raises ValueError if it is not the file's."""
+    index = layout.index_of(file)
+    if index.exists() and not index.is_file():  # reading a pipe would wait for ever
+        raise ValueError("it is not a file")
     try:
-        content = json.loads(unpack(layout.index_of(file).read_bytes()))
+        content = json.loads(unpack(index.read_bytes()))
         blocks = [_block(one) for one in content["blocks"]]
         summaries = [_listed(step, one) for one in content["rollouts"]]
         ends, size = [0, *(block.offset + block.size for block in blocks)], file.stat().st_size

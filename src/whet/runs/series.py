@@ -27,6 +27,16 @@ def series(rows: Rows, name: str) -> Series:
     return Series(tuple(step for step, _ in points), tuple(value for _, value in points))
 
 
+def columns(rows: Rows) -> dict[str, Series]:
+    """Every metric as `series` gives it, read in one pass: a hostile log could have as many names as rows."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name != "step" and value is not None and math.isfinite(value):
+                points.setdefault(name, []).append((int(row["step"]), float(value)))
+    return {name: Series(*zip(*found, strict=True)) for name, found in points.items()}
+
+
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
     """Centred moving average (no lag), truncated at the ends."""
     if window == 1:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.runs.logs import reason
+from whet.runs.logs import LARGEST_STEP, reason
 
 MOST = 32_000_000  # bytes that one call reads
 KEPT = 5  # problems that are told
-LARGEST_STEP = 2**53  # the largest whole number that is exact in a browser
 LARGEST = sys.float_info.max
 
 

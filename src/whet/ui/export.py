@@ -14,10 +14,12 @@ from urllib.parse import urlencode
 
 from whet.errors import RunFailed, UserError
 from whet.runs import layout
+from whet.runs.catalogue import runs_below
 from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
 from whet.runs.logs import json_bytes, reason
 from whet.runs.rollout_files import RolloutFiles
 from whet.ui.answers.files import found_file
+from whet.ui.answers.listing import entries_of
 from whet.ui.answers.one_rollout import told
 from whet.ui.answers.query import Query
 from whet.ui.answers.questions import QUESTIONS
@@ -32,7 +34,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 # Before a copied report, whose own scripts then do not run, whoever wrote it.
-REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 QUIET = f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{REPORT_POLICY}">'.encode()
 EVALUATIONS = 12  # of which answers are kept
 ANSWERS = 500  # of one evaluation
@@ -44,6 +46,7 @@ class Export:
     """A directory that is being filled."""
 
     target: Path
+    here: str  # the folder of the runs on this machine, which the export does not name
     files: dict[str, str] = field(default_factory=dict)  # key of an answer → file
     rollouts: dict[str, dict[int, str]] = field(default_factory=dict)  # run → step → file
     copied: dict[str, str] = field(default_factory=dict)  # directory/file of a report → file
@@ -52,7 +55,11 @@ class Export:
 
     def answer(self, question: str, parameters: Mapping[str, str], found: Mapping[str, Any]) -> None:
         key = _key(question, parameters)
-        self.files[key] = self.write("data", ".js", _script("answered", key, found))
+        self.files[key] = self.write("data", ".js", self.elsewhere(_script("answered", key, found)))
+
+    def elsewhere(self, script: bytes) -> bytes:
+        """A script whose messages name files below the folder of the runs alone."""
+        return script.replace(json_bytes(self.here)[1:-1], b"") if len(self.here) > 1 else script
 
     def write(self, folder: str, ending: str, data: bytes) -> str:
         """Writes a numbered file; returns its path in the export."""
@@ -68,29 +75,28 @@ def export(runs: Sequence[Path], target: Path, *, megabytes: float) -> Export:
     """Writes the page about these runs, pipelines and comparisons; `megabytes` of rollouts of each run at most."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is not empty; choose another directory for the export")
-    library, names = _common(runs)
-    sources, made = Sources(library), Export(target)
+    library, paths = _common(runs)
+    sources, made = Sources(library), Export(target, f"{library.folder}/")
     try:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copytree(PAGE / "js", target / "page" / "js")
         shutil.copytree(PAGE / "css", target / "page" / "css")
         shutil.copy(PAGE / "icon.svg", target / "page")
-        listed = QUESTIONS["runs"](sources, Query({}))
-        entries = [one for one in listed["entries"] if one["name"] in names or one["in"] in names]
-        made.answer("runs", {}, {**listed, "folder": "an export", "alone": "", "entries": entries})
+        entries = entries_of(sources, paths, [run for path in paths for run in runs_below(path) or [path]])
+        made.answer("runs", {}, {"folder": "an export", "alone": "", "entries": entries[::-1], "problems": []})
         for entry in entries:
-            _one(made, sources, entry, int(megabytes * MEGABYTE))
+            _one(made, sources, entry, megabytes * MEGABYTE)
         contents = {name: getattr(made, name) for name in ("files", "rollouts", "copied", "left_out")}
-        (target / "contents.js").write_bytes(_script("exported", contents))
+        (target / "contents.js").write_bytes(made.elsewhere(_script("exported", contents)))
         (target / "index.html").write_text(_index(), encoding="utf-8")
     except OSError as error:
         raise RunFailed(f"cannot write the export {target}: {reason(error)}") from error
     return made
 
 
-def _common(runs: Sequence[Path]) -> tuple[Library, set[str]]:
-    """A library that holds all of them, and their names in it."""
-    paths = [path.resolve() for path in runs]
+def _common(runs: Sequence[Path]) -> tuple[Library, list[Path]]:
+    """A library that holds all of them, and where they are."""
+    paths = list(dict.fromkeys(path.resolve() for path in runs))
     for path in paths:
         checks = (is_pipeline, is_comparison, first_of_several, lambda one: (one / layout.CONFIG).is_file())
         if not any(check(path) for check in checks):
@@ -98,11 +104,10 @@ def _common(runs: Sequence[Path]) -> tuple[Library, set[str]]:
     above = paths[0].parent
     while not all(path.is_relative_to(above) and path != above for path in paths):
         above = above.parent
-    library = Library(above)
-    return library, {library.name(path) for path in paths}
+    return Library(above), paths
 
 
-def _one(made: Export, sources: Sources, entry: Mapping[str, Any], limit: int) -> None:
+def _one(made: Export, sources: Sources, entry: Mapping[str, Any], limit: float) -> None:
     name = entry["name"]
     try:
         if entry["kind"] == "run":
@@ -114,7 +119,7 @@ def _one(made: Export, sources: Sources, entry: Mapping[str, Any], limit: int) -
         made.left_out.append(f"{name}: {said(error)}")
 
 
-def _run(made: Export, sources: Sources, name: str, limit: int) -> None:
+def _run(made: Export, sources: Sources, name: str, limit: float) -> None:
     about = QUESTIONS["run"](sources, Query({"run": name})) | {"path": name}  # nothing of this machine's directories
     made.answer("run", {"run": name}, about)
     for log in ("metrics", "timings"):
@@ -162,14 +167,17 @@ def _answers(made: Export, sources: Sources, name: str, steps: Sequence[int]) ->
             made.left_out.append(f"{name}: all but {ANSWERS} of the held-out answers of step {step}")
 
 
-def _rollouts(made: Export, files: RolloutFiles, name: str, shown: set[int], limit: int) -> None:
+def _rollouts(made: Export, files: RolloutFiles, name: str, shown: set[int], limit: float) -> None:
     """Whole steps as far as the limit goes: those of findings first, then the last, the first, and those between."""
     steps = files.steps()
     columns, used = Columns(), 0
     kept: list[int] = []
     chunks: dict[int, str] = {}
     for step in by_importance(steps, shown):
-        calls = [_script("rolledOut", name, {**place, **told(row)}) for place, row in _with_places(files, step)]
+        calls = [
+            _script("rolledOut", name, {"step": step, "group": group, "number": number, **told(row)})
+            for (group, number), row in files.placed_rows(step)
+        ]
         size = sum(map(len, calls))
         if used + size > limit and kept:
             break
@@ -181,16 +189,11 @@ def _rollouts(made: Export, files: RolloutFiles, name: str, shown: set[int], lim
             columns.add(one)
     missing = len(steps) - len(kept)
     left_out = [f"the rollouts of {missing} of {len(steps)} steps were left out of this export"] if missing else []
-    made.left_out += [f"{name}: {one}" for one in left_out]
+    made.left_out += [f"{name}: {one}" for one in (*left_out, *files.problems())]
     made.rollouts[name] = chunks
     made.answer(
         "rollouts", {"run": name}, {**columns.answer(), "next": None, "problems": [*left_out, *files.problems()]}
     )
-
-
-def _with_places(files: RolloutFiles, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
-    for one, row in zip(files.summaries(step), files.rows(step), strict=True):
-        yield {"step": step, "group": one.group, "number": one.number}, row
 
 
 def by_importance(steps: Sequence[int], shown: set[int]) -> list[int]:

@@ -85,7 +85,7 @@ def _answer_tokens(history: History) -> float | None:
     """Median number of tokens of the expected answers, by the characters that a token of the rollouts has."""
     answers = [str(row["answer"]) for rows in history.answers.values() for row in rows if row.get("answer")]
     rows = [row for row in history.every_rollout if row.get("text")]
-    characters, tokens = sum(len(row["text"]) for row in rows), sum(sum(row["mask"]) for row in rows)
+    characters, tokens = sum(len(row["text"]) for row in rows), sum(sum(row.get("mask", ())) for row in rows)
     if not answers or not tokens or not characters:
         return None
     lengths = sorted(len(answer) for answer in answers)
@@ -112,7 +112,7 @@ def repetition(history: History) -> Finding | None:
 
 def double_start(history: History) -> Finding | None:
     """All prompts begin with the same token twice: two beginning-of-sequence tokens, by the template and again."""
-    prompts = {row["prompt"]: _prompt_tokens(row) for row in history.every_rollout if "prompt" in row}
+    prompts = {str(row["prompt"]): _prompt_tokens(row) for row in history.every_rollout if "prompt" in row}
     texts = {text[:1] for text in prompts}
     starts = [tokens[:2] for tokens in prompts.values()]
     if len(prompts) < PROMPTS or any(len(pair) < 2 or pair[0] != pair[1] or pair != starts[0] for pair in starts):
@@ -130,7 +130,7 @@ def double_start(history: History) -> Finding | None:
 
 
 def _prompt_tokens(row: Row) -> Sequence[int]:
-    return list(compress(row["tokens"], (not chosen for chosen in row["mask"])))
+    return list(compress(row.get("tokens", ()), (not chosen for chosen in row.get("mask", ()))))
 
 
 def _begins_twice(text: str) -> bool:

@@ -76,7 +76,7 @@ def _of_probabilities(subject: Subject) -> dict[str, Check]:
 def _of_rewards(subject: OnlineSubject) -> dict[str, Check]:
     learner, group = subject.learner, subject.config.rollout.group
     return {
-        "reward": lambda: rewards.differ(subject.grader, subject.groups),
+        "reward": lambda: rewards.differ(subject.grader, subject.groups, subject.config.cold_start.steps),
         "advantages": lambda: rewards.normalised(learner.algorithm, subject.batch, group),
         "direction": lambda: rewards.points_right(_trained(subject), subject.batch),
     }

@@ -11,6 +11,7 @@ from torch import Tensor
 from whet.algorithms.table import OBJECTIVES
 from whet.config import TrainConfig
 from whet.distributed.world import World
+from whet.models.adapters.lora import has_adapters
 from whet.models.protocol import CausalLM
 from whet.records import Row
 from whet.train.optimizers.optimizer import Trainable, set_learning_rate
@@ -52,6 +53,9 @@ def reach_every_weight(model: Trainable, optimizer: torch.optim.Optimizer, step:
     trained = {name: weights for name, weights in model.named_parameters() if weights.requires_grad}
     if not trained:
         raise CheckFailed("no weight of the model is trained")
+    frozen = [name for name, weights in model.named_parameters() if not weights.requires_grad]
+    if frozen and not has_adapters(model):
+        raise CheckFailed(f"{len(frozen)} weights are frozen, though the recipe has no model.lora: {_listed(frozen)}")
     known = {id(weights) for group in optimizer.param_groups for weights in group["params"]}
     forgotten = [name for name, weights in trained.items() if id(weights) not in known]
     if forgotten:

@@ -22,8 +22,11 @@ OF_GROUPS = (a.center, a.leave_one_out, a.standardize, a.over_valid, a.max_likel
 CONSTANT = "nothing can be learned from equal rewards"
 
 
-def differ(grader: Grader, groups: Sequence[Group]) -> str:
-    """The rewards of a few rollouts are not all the same; else whether expected answers get another one."""
+def differ(grader: Grader, groups: Sequence[Group], cold_start: int = 0) -> str:
+    """The rewards of a few rollouts are not all the same; else whether expected answers get another one.
+
+    `cold_start`: supervised steps that the run makes first, without which its policy may never be right.
+    """
     rewards = [rollout.score.reward for group in groups for rollout in group if not rollout.score.is_missing]
     if not rewards:
         raise CheckFailed("the reward failed on every rollout")
@@ -35,25 +38,35 @@ def differ(grader: Grader, groups: Sequence[Group]) -> str:
         uneven = sum(len({rollout.score.reward for rollout in group}) > 1 for group in compared)
         of_groups = f"; they differ in {percent(uneven / len(compared))} of {len(compared)} groups" if compared else ""
         return f"{len(rewards)} rollouts got {number(low)} to {number(high)}{of_groups}"
-    raise CheckFailed(f"all {len(rewards)} rollouts got {number(low)}: {CONSTANT}{_of_answers(grader, groups, low)}")
+    constant, best = f"all {len(rewards)} rollouts got {number(low)}", _of_answers(grader, groups)
+    if best is None:
+        raise CheckFailed(f"{constant}: {CONSTANT}")
+    if best <= low:
+        raise CheckFailed(
+            f"{constant}: {CONSTANT}; the expected answers get no more, so the reward does not depend on what is "
+            "written"
+        )
+    works = f"the expected answers get up to {number(best)}, so the reward works"
+    if cold_start:
+        raise NotTried(
+            f"{constant} before the {cold_start} supervised steps of cold_start, which are not made here; {works}"
+        )
+    raise CheckFailed(
+        f"{constant}: {CONSTANT}; {works} and the policy is never right: take easier prompts, more rollouts "
+        "(rollout.group) or a supervised start (cold_start.steps)"
+    )
 
 
-def _of_answers(grader: Grader, groups: Sequence[Group], constant: float) -> str:
-    """What the expected answers get instead."""
+def _of_answers(grader: Grader, groups: Sequence[Group]) -> float | None:
+    """The best reward of the expected answers; None if there are none, or none that can be graded alone."""
     examples = [group[0].example for group in groups if group[0].example.answer]
     if not examples:
-        return ""
+        return None
     try:
         scores = grader.grade(examples, [example.answer for example in examples])
     except ValueError:  # a grader that needs tokens
-        return ""
-    best = max((score.reward for score in scores if not score.is_missing), default=constant)
-    if best > constant:
-        return (
-            f"; the expected answers get up to {number(best)}, so the reward works and the policy is never right: take "
-            "easier prompts, more rollouts (rollout.group) or a supervised start (cold_start.steps)"
-        )
-    return "; the expected answers get no more, so the reward does not depend on what is written"
+        return None
+    return max((score.reward for score in scores if not score.is_missing), default=None)
 
 
 def normalised(algorithm: Algorithm, batch: Batch, group: int) -> str:

@@ -11,6 +11,7 @@ from whet.report.comparison.contest_view import contest_view
 from whet.report.comparison.entries import ComparisonView
 from whet.report.comparison.sweep_results import sweep_view
 from whet.runs import layout
+from whet.runs.catalogue import runs_below
 from whet.runs.experiment_directories import (
     PAGE,
     ComparisonDirectory,
@@ -29,7 +30,7 @@ def experiment(sources: Sources, query: Query) -> dict[str, Any]:
     """A pipeline or a comparison: its runs, and the comparison of its methods as far as there is one."""
     name = query.text("in")
     directory = sources.library.directory(name)
-    runs = [about_run(sources, path, name) for path in sources.library.runs() if path.is_relative_to(directory)]
+    runs = [about_run(sources, path, name) for path in runs_below(directory)]
     compared, config, problems = directory, "", []
     if is_pipeline(directory):
         compared = PipelineDirectory.open(directory).comparison_path

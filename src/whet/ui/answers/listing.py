@@ -1,5 +1,6 @@
 """Everything in the folder: runs, pipelines, comparisons, surveys of data, newest first."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,7 @@ from whet.ui.answers.standings import UNREADABLE, said
 def every_run(sources: Sources, _: Query) -> dict[str, Any]:
     """One entry for each directory; runs inside of others name the one that they are in."""
     library = sources.library
-    groups = {path: kind for path in library.experiments() if (kind := _kind_of_group(path))}
-    entries = [_group(sources, path, kind) for path, kind in groups.items()]
-    for path in library.runs():
-        above = next((library.name(group) for group in groups if path.is_relative_to(group)), "")
-        entries.append(about_run(sources, path, above))
+    entries = entries_of(sources, library.experiments(), library.runs())
     entries += [{"name": library.name(path), "kind": "survey", "in": "", "problems": []} for path in library.surveys()]
     shown = [entry for entry in reversed(entries) if _is_text(entry["name"])]
     left_out = len(entries) - len(shown)
@@ -26,6 +23,18 @@ def every_run(sources: Sources, _: Query) -> dict[str, Any]:
         "entries": shown,
         "problems": [f"{left_out} with names that are no valid text are left out"] if left_out else [],
     }
+
+
+def entries_of(sources: Sources, experiments: Sequence[Path], runs: Sequence[Path]) -> list[dict[str, Any]]:
+    """Entries of the pipelines and comparisons among some experiments, then of runs."""
+    groups = {path: kind for path in experiments if (kind := _kind_of_group(path))}
+    above = {
+        run: next((sources.library.name(group) for group in groups if run.is_relative_to(group)), "") for run in runs
+    }
+    return [
+        *(_group(sources, path, kind) for path, kind in groups.items()),
+        *(about_run(sources, run, name) for run, name in above.items()),
+    ]
 
 
 def _kind_of_group(path: Path) -> str:

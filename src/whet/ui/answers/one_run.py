@@ -9,7 +9,7 @@ from typing import Any
 from whet.doctor.examine import examine_run
 from whet.doctor.plain_words import as_json
 from whet.runs import layout
-from whet.runs.series import series, thin
+from whet.runs.series import columns, thin
 from whet.runs.tail import read_tail
 from whet.ui.answers.query import Query
 from whet.ui.answers.sources import Sources
@@ -55,14 +55,13 @@ def curves(sources: Sources, query: Query) -> dict[str, Any]:
     """The points of every metric after a cursor: all of a short log, thinned of a long one."""
     run = sources.library.run(query.text("run"))
     tail = read_tail(run.path / LOGS[query.one_of("log", tuple(LOGS))], query.text("after", ""))
-    names = dict.fromkeys(name for row in tail.rows for name in row if name != "step")
-    found = {name: thin(series(tail.rows, name), BUCKETS) for name in names}
+    found = {name: thin(curve, BUCKETS) for name, curve in columns(tail.rows).items()}
     return {
         "cursor": tail.cursor,
         "starts_again": tail.starts_again,
         "has_more": tail.has_more,
         "problems": tail.problems,
-        "curves": {name: [curve.steps, curve.values] for name, curve in found.items() if len(curve)},
+        "curves": {name: [curve.steps, curve.values] for name, curve in found.items()},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import yaml
@@ -22,8 +23,9 @@ UNREADABLE = (UserError, RunFailed, OSError, ValueError, TypeError, KeyError, At
 
 @dataclass
 class Progress:
-    """What is kept of a log that may still grow."""
+    """What is kept of a log that may still grow; answers are worked out by several threads."""
 
+    lock: Lock = field(default_factory=Lock, repr=False)
     cursor: str = ""
     step: int = 0
     kind: str = ""
@@ -35,7 +37,7 @@ class Progress:
         while True:
             tail = read_tail(run.path / layout.METRICS, self.cursor)
             if tail.starts_again:
-                self.__init__()  # type: ignore[misc]
+                self.__init__(self.lock)  # type: ignore[misc]
             self.cursor = tail.cursor
             self.problems += [one for one in tail.problems if one not in self.problems]
             for row in tail.rows:
@@ -57,38 +59,44 @@ class Standings:
     def names(self, run: RunDirectory) -> list[str]:
         """The names of all metrics, those of times included."""
         progress = self._progress.setdefault(str(run.path), Progress())
-        progress.read_on(run)
         first = read_tail(run.path / layout.TIMINGS, most=TIMINGS_READ).rows
-        return sorted(progress.names.union(*first) - {"step"})
+        with progress.lock:
+            progress.read_on(run)
+            return sorted(progress.names.union(*first) - {"step"})
 
     def of(self, run: RunDirectory) -> dict[str, Any]:
         """Status, steps, main result and start of a run; a damaged one has its problems."""
         progress = self._progress.setdefault(str(run.path), Progress())
-        about: dict[str, Any] = {"recipe": run.recipe, "started": None, "steps": None, "headline": None, "result": ""}
-        problems: list[str] = []
-        try:
-            about["started"] = started(run.path).isoformat(sep=" ", timespec="seconds")
-            progress.read_on(run)
-            if not (run.path / layout.METRICS).exists() and (run.path / layout.TIMINGS).exists():
-                problems.append(f"{layout.METRICS} is missing, and with it curves and results")
-            now = standing(run, step=progress.step)
-            config = config_of(run)
-            about |= {"steps": config.get("steps") if type(config.get("steps")) is int else None}
-            results = _results(run, problems)
-            about |= {"result": _result(progress, results), "headline": headline(progress.evaluated, results)}
-        except UNREADABLE as error:
-            now = Standing(status="failed", step=progress.step)
-            problems.append(said(error))
-            about["status"] = "damaged"
-        problems += progress.problems
-        return {
-            "status": now.status,
-            **about,
-            "step": progress.step,
-            "kind": progress.kind,
-            "error": now.error,
-            "problems": problems,
-        }
+        with progress.lock:
+            return _standing_of(run, progress)
+
+
+def _standing_of(run: RunDirectory, progress: Progress) -> dict[str, Any]:
+    about: dict[str, Any] = {"recipe": run.recipe, "started": None, "steps": None, "headline": None, "result": ""}
+    problems: list[str] = []
+    try:
+        about["started"] = started(run.path).isoformat(sep=" ", timespec="seconds")
+        progress.read_on(run)
+        if not (run.path / layout.METRICS).exists() and (run.path / layout.TIMINGS).exists():
+            problems.append(f"{layout.METRICS} is missing, and with it curves and results")
+        now = standing(run, step=progress.step)
+        config = config_of(run)
+        about |= {"steps": config.get("steps") if type(config.get("steps")) is int else None}
+        results = _results(run, problems)
+        about |= {"result": _result(progress, results), "headline": headline(progress.evaluated, results)}
+    except UNREADABLE as error:
+        now = Standing(status="failed", step=progress.step)
+        problems.append(said(error))
+        about["status"] = "damaged"
+    problems += progress.problems
+    return {
+        "status": now.status,
+        **about,
+        "step": progress.step,
+        "kind": progress.kind,
+        "error": now.error,
+        "problems": problems,
+    }
 
 
 def headline(evaluated: list[dict[str, Any]], results: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, escaped
 from whet.runs.logs import json_bytes
 from whet.ui.answers.files import found_file
 from whet.ui.answers.query import Query
@@ -45,7 +45,7 @@ def application(library: Library, *, names: Iterable[str] = (), token: str = "")
         try:
             path = found_file(sources, Query(request.query_params))
         except (UserError, RunFailed) as error:
-            raise HTTPException(404, str(error)) from error
+            raise HTTPException(404, escaped(str(error))) from error
         return FileResponse(path, headers={"content-security-policy": FRAMED})
 
     def start(_: Request) -> Response:

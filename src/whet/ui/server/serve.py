@@ -38,7 +38,7 @@ def bind(folder: Path, *, host: str = "127.0.0.1", port: int | None = None, toke
     bound = _listening(host, port)
     is_here = host == "localhost" or ipaddress.ip_address(bound.getsockname()[0]).is_loopback
     key = "" if is_here and not token else secrets.token_urlsafe(24)
-    app = application(Library(folder), names=() if is_here else own_names(host), token=key)
+    app = application(Library(folder), names={host} if is_here else own_names(host), token=key)
     # What goes wrong is told on the page; uvicorn would tell of every answer that Ctrl-C ends.
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, server_header=False, timeout_graceful_shutdown=1

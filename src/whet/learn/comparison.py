@@ -7,6 +7,7 @@ gradients are differences of their values.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,14 +61,15 @@ class Compared:
 
     def _known(self, answers: Sequence[Plain]) -> str:
         """The remark of the mistake that gives all these answers."""
-        for mistake in self.mistakes:
-            try:
-                wrong = [mistake.answer(**case.arguments) for case in self.cases]
-            except (OverflowError, ValueError, ZeroDivisionError):
-                continue
-            if all(same(answer, value, self.tolerance) for answer, value in zip(answers, wrong, strict=True)):
-                return mistake.remark
-        return ""
+        return next((mistake.remark for mistake in self.mistakes if self._is_made(mistake, answers)), "")
+
+    def _is_made(self, mistake: Mistake, answers: Sequence[Plain]) -> bool:
+        """Whether the mistake gives these answers, on the cases on which it gives any."""
+        found = []
+        for case, answer in zip(self.cases, answers, strict=True):
+            with contextlib.suppress(OverflowError, ValueError, ZeroDivisionError):
+                found.append(same(answer, mistake.answer(**case.arguments), self.tolerance))
+        return bool(found) and all(found)
 
     def _example(self, case: Case, answer: Plain, expected: Plain) -> str:
         given = ", ".join(f"{key}={short(value)}" for key, value in case.arguments.items())
@@ -126,22 +128,23 @@ def _moved(value: Plain, index: int, step: float) -> tuple[Plain, int]:
 def differing(function: str, answer: Plain, expected: Plain) -> str:
     """How an answer that no known mistake gives differs from the expected one."""
     have, want = shape(answer), shape(expected)
-    if have is None or want is None:
-        return f"`{function}` gives something else than it should" + ("" if have == want else ": not numbers")
+    if want is None or have is None:
+        return f"`{function}` gives something else than it should" + (", not numbers" if want is not None else "")
     if have != want:
         return f"`{function}` returns the shape {have or 'of one number'} where it should be {want or 'one number'}"
-    ours, theirs = flat(answer), flat(expected)
+    return _differing_numbers(function, flat(answer), flat(expected))
+
+
+def _differing_numbers(function: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     if any(not math.isfinite(number) for number in ours):
         return f"`{function}` gives nan or inf: a log of 0, a division by 0, an exp of a large number, or 0·inf"
     if all(same(-a, b) for a, b in zip(ours, theirs, strict=True)):
         return f"`{function}` has the right size and the wrong sign: whoever descends it goes the wrong way"
     factors = [a / b for a, b in zip(ours, theirs, strict=True) if abs(b) > 1e-9]
-    if factors and all(same(factors[0], factor) for factor in factors) and _zero_where_expected(ours, theirs):
+    if len(factors) > 1 and all(same(factors[0], factor) for factor in factors) and _zero_where_expected(ours, theirs):
         return f"`{function}` is {factors[0]:.4g} times what it should be: look at what is divided by what"
     if len(ours) > 1 and all(same(a - b, ours[0] - theirs[0]) for a, b in zip(ours, theirs, strict=True)):
         return f"`{function}` is off by the same amount, {ours[0] - theirs[0]:.4g}, everywhere"
-    if len(ours) > 1 and same(ours[::-1], theirs):
-        return f"`{function}` gives the right numbers in reversed order"
     return f"`{function}` gives other numbers than it should"
 
 

@@ -136,7 +136,7 @@ def _any_number(completion: str, answer: str) -> float:
 
 
 def _first_number(completion: str, answer: str) -> float:
-    return float(re.findall(r"-?\d+", completion)[:1] == [answer])
+    return float([int(number) for number in re.findall(r"-?\d+", completion)[:1]] == [int(answer)])
 
 
 LOOPS: tuple[Exercise, ...] = (
@@ -330,13 +330,13 @@ LOOPS: tuple[Exercise, ...] = (
                 "reward",
                 _reward,
                 [
-                    Case({"completion": "12 + 30 = 42", "answer": "42"}),
-                    Case({"completion": "the answer is 7", "answer": "42"}),
-                    Case({"completion": "it is 142", "answer": "42"}),
-                    Case({"completion": "40 41 42 43 44", "answer": "42"}),
-                    Case({"completion": "42, no: 41", "answer": "42"}),
-                    Case({"completion": "I do not know", "answer": "42"}),
-                    Case({"completion": "3 - 5 = -2", "answer": "-2"}),
+                    Case({"completion": "12 + 30 = 42", "answer": "42"}, "a right answer is not paid"),
+                    Case({"completion": "the answer is 7", "answer": "42"}, "a wrong answer is paid"),
+                    Case({"completion": "it is 142", "answer": "42"}, "142 is not 42"),
+                    Case({"completion": "40 41 42 43 44", "answer": "42"}, "a list of numbers is paid"),
+                    Case({"completion": "42, no: 41", "answer": "42"}, "the last number is the answer: here it is 41"),
+                    Case({"completion": "I do not know", "answer": "42"}, "no number at all is a wrong answer"),
+                    Case({"completion": "3 - 5 = -2", "answer": "-2"}, "a number may be negative"),
                     Case(
                         {"completion": "007", "answer": "7"}, "007 is the number 7: compare numbers, not their spelling"
                     ),

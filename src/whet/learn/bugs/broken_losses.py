@@ -48,6 +48,10 @@ def _interleaved(rewards: Vector, group: int) -> Vector:
     return [r - mean(rewards[i % prompts :: prompts]) for i, r in enumerate(rewards)]
 
 
+def _by_position(rewards: Vector, group: int) -> Vector:
+    return [r - mean(rewards[i % group :: group]) for i, r in enumerate(rewards)]
+
+
 def _of_batch(rewards: Vector, group: int) -> Vector:
     return [r - mean(rewards) for r in rewards]
 
@@ -231,6 +235,11 @@ LOSSES: tuple[Exercise, ...] = (
                         "two prompts with two rollouts each, all right for the first and all wrong for the second: "
                         "nothing can be learned, so all advantages are 0. Here they are not: rollouts are compared "
                         "with those of other prompts",
+                    ),
+                    Mistake(
+                        _by_position,
+                        "now the first rollout of a prompt is compared with the first ones of the other prompts, the "
+                        "second with the second ones: the mean goes over the wrong axis",
                     ),
                     Mistake(_of_batch, "now every rollout is compared with the whole batch: easy prompts still win"),
                     Mistake(

@@ -20,7 +20,7 @@ LARGER = {
     name: [[[math.sin(seed + 7 * h + 3 * t + 2 * d) for d in range(3)] for t in range(4)] for h in range(2)]
     for seed, name in enumerate(("queries", "keys", "values"))
 }
-HUGE = {**LARGER, "queries": [[[900.0 * x for x in row] for row in head] for head in LARGER["queries"]]}
+HUGE = {**LARGER, "queries": [[[9000.0 * x for x in row] for row in head] for head in LARGER["queries"]]}
 
 
 def _attended(

@@ -37,11 +37,11 @@ def loss(logits: Batch, tokens: list[list[int]], mask: Mask) -> float:
     return mean(_all(_terms(logits, tokens, mask)))
 
 
-def _unshifted(logits: Batch, tokens: list[list[int]], mask: Mask) -> float:
+def _unshifted(logits: Batch, tokens: list[list[int]], mask: Mask, first: int = 0) -> float:
     pairs = [
         -log_softmax(row[t])[ids[t]]
         for row, ids, marks in zip(logits, tokens, mask, strict=True)
-        for t in range(len(ids))
+        for t in range(first, len(ids))
         if marks[t]
     ]
     return mean(pairs)
@@ -101,6 +101,11 @@ EXERCISE = Exercise(
             [
                 Mistake(
                     _unshifted,
+                    "logits and tokens are compared at the same place: the model is trained to repeat the token that "
+                    "it has just read. The loss falls quickly to 0, and samples are one token again and again",
+                ),
+                Mistake(
+                    lambda logits, tokens, mask: _unshifted(logits, tokens, mask, first=1),
                     "logits and tokens are compared at the same place: the model is trained to repeat the token that "
                     "it has just read. The loss falls quickly to 0, and samples are one token again and again",
                 ),

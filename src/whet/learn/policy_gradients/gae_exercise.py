@@ -61,6 +61,13 @@ class Variant:
 gae = Variant()
 
 
+def _leaking(rewards: Matrix, values: Matrix, mask: Mask, gamma: float, lam: float) -> Matrix:
+    """The loop goes through the padding, with the values that stand there, and only the result is masked."""
+    masked = [[r * mark for r, mark in zip(row, marks, strict=True)] for row, marks in zip(rewards, mask, strict=True)]
+    found = gae(masked, values, [[True] * len(row) for row in mask], gamma, lam)
+    return [[a * mark for a, mark in zip(row, marks, strict=True)] for row, marks in zip(found, mask, strict=True)]
+
+
 def _rewards_alone(rewards: Matrix, values: Matrix, mask: Mask, gamma: float, lam: float) -> Matrix:
     return gae(rewards, [[0.0] * len(row) for row in values], mask, gamma, lam)
 
@@ -101,6 +108,11 @@ EXERCISE = Exercise(
                     Variant(reads_padding=True),
                     "the value at the padding is taken for the next one of the last token: nothing follows it, which "
                     "is worth 0",
+                ),
+                Mistake(
+                    _leaking,
+                    "what stands at the padding for values flows into the advantages of real tokens: mask the values, "
+                    "not only the result",
                 ),
                 Mistake(
                     Variant(sign=-1.0),

@@ -108,6 +108,10 @@ EXERCISE = Exercise(
                     "this is KL(ref‖π): the tokens are the policy's, so the mean goes over the policy's probabilities",
                 ),
                 Mistake(
+                    lambda logits, logits_ref: -exact(logits_ref, logits),
+                    "the mean goes over the reference's probabilities: the tokens are the policy's",
+                ),
+                Mistake(
                     lambda logits, logits_ref: -exact(logits, logits_ref),
                     "the sign is wrong: a KL divergence is never negative",
                 ),

@@ -19,7 +19,7 @@ SMALL = {
 }
 # Ratios on both sides of the range and inside of it, for advantages of both signs.
 LARGER = {
-    "logprobs": [[-1.0, -0.5, -2.0, -1.2, -0.7], [-0.3, -1.1, -3.0, -0.2, -0.1]],
+    "logprobs": [[-1.0, -0.5, -2.0, -1.2, -0.7], [-0.3, -1.21, -3.0, -0.2, -0.1]],
     "logprobs_old": [[-1.4, -0.9, -1.5, -0.8, -0.75], [-0.35, -1.0, -2.0, -4.0, -4.0]],
     "advantages": [[1.0, -2.0, 0.5, -1.5, 2.0], [-1.0, 3.0, 1.0, 9.0, 9.0]],
     "mask": [[T, T, T, T, T], [T, T, T, F, F]],
@@ -69,6 +69,13 @@ def _diluted(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: M
     return sum(map(sum, rows)) / sum(len(row) for row in mask)
 
 
+def _everywhere_counted(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
+    """Tokens outside of the range also at padding, as a share of the trained ones."""
+    every = [[True] * len(row) for row in mask]
+    share = fraction(logprobs, logprobs_old, advantages, every, clip)
+    return share * sum(map(len, mask)) / sum(map(sum, mask))
+
+
 def _swapped(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
     return loss(logprobs_old, logprobs, advantages, mask, clip)
 
@@ -115,7 +122,7 @@ EXERCISE = Exercise(
                     "the ratio is clipped to [−clip, clip]: it is near 1, so the range is [1 − clip, 1 + clip]",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -min(r * a, min(max(r * a, 1 - c), 1 + c))),
+                    _mean_of(lambda r, a, c: -min(r * a, max(r * a, 1 - c), 1 + c)),
                     "the product with the advantage is clipped: what must stay near 1 is the ratio",
                 ),
                 Mistake(_everywhere, "the mask is not used: padding is trained too"),
@@ -155,6 +162,10 @@ EXERCISE = Exercise(
                     lambda logprobs, logprobs_old, advantages, mask, clip: fraction(
                         logprobs, logprobs_old, advantages, [[True] * len(row) for row in mask], clip
                     ),
+                    "padding is counted too",
+                ),
+                Mistake(
+                    _everywhere_counted,
                     "padding is counted too",
                 ),
                 Mistake(

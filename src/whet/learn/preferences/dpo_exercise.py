@@ -160,11 +160,8 @@ EXERCISE = Exercise(
                 ),
                 Mistake(
                     _loss(lambda c, r, cr, rr, b: b * ((c - rr) - (r - cr))),
-                    "the references of the two answers are exchanged: each answer is compared with its own",
-                ),
-                Mistake(
-                    _loss(lambda c, r, cr, rr, b: b * ((c + cr) - (r + rr))),
-                    "the reference is added and not subtracted: a ratio is a difference of logarithms",
+                    "the references count with the wrong sign: they are exchanged, or added and not subtracted. Each "
+                    "answer is compared with its own reference, and a ratio is a difference of logarithms",
                 ),
                 Mistake(
                     lambda chosen, rejected, chosen_ref, rejected_ref, beta: sum(

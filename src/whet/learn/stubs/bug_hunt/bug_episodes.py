@@ -10,8 +10,8 @@ from torch import Tensor
 def advantages(rewards: Tensor, values: Tensor, ends: Tensor, last_value: float, gamma: float, lam: float) -> Tensor:
     """Generalised advantage estimation on a fragment that may hold several episodes: (steps,).
 
-    `ends[t]` is True where an episode ends with step t; the next step is then the first of a new episode. After the last
-    step of the fragment the state has the value `last_value`.
+    `ends[t]` is True where an episode ends with step t; the next step is then the first of a new episode. After the
+    last step of the fragment the state has the value `last_value`.
     """
     result = torch.zeros_like(rewards)
     running, following = 0.0, last_value

@@ -1,8 +1,8 @@
 """Exercise 7: baselines and variance.
 
 Chapter: docs/learn/07-baselines.md. Replace every `raise NotImplementedError`; then `whet learn check baselines`.
-The bandit is that of exercise 5: a softmax over `logits` (actions,), and action a pays `rewards[a]`. The estimate of its
-gradient from one sampled action a is (rewards[a] − baseline)·∇log π(a).
+The bandit is that of exercise 5: a softmax over `logits` (actions,), and action a pays `rewards[a]`. The estimate of
+its gradient from one sampled action a is (rewards[a] − baseline)·∇log π(a).
 """
 
 from torch import Tensor

@@ -7,7 +7,10 @@ from torch import Tensor
 
 
 def sequence_logprobs(logprobs: Tensor, mask: Tensor) -> Tensor:
-    """The log-probability of each answer, from those of its tokens: (rows,), of (rows, tokens); the mask marks answers."""
+    """The log-probability of each answer: (rows,).
+
+    `logprobs` is (rows, tokens); the mask is True for the tokens of the answer.
+    """
     raise NotImplementedError
 
 

@@ -62,7 +62,11 @@ def test_every_command_runs(tmp_path):
 
 def printed():
     """Every command in a block of the README and of the docs, and those that their prose mentions."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs" / "learn").glob("*.md")),
+    ):
         text = page.read_text("utf-8")
         blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
         lines = [line.partition(" #")[0].strip() for line in blocks.splitlines()]

@@ -18,6 +18,7 @@ from whet.cli.commands import (
     doctor,
     evaluate,
     launch,
+    learn,
     metrics,
     models,
     report,
@@ -52,6 +53,7 @@ Begin with:
   whet ui                            a live page over all runs
   whet keys                          every key of a recipe
   whet metrics                       every metric of a run, and what it means
+  whet learn                         exercises to go with docs/learn
 
 Settings of TRL, verl and OpenRLHF, and what they are called here: docs/coming-from.md.
 """
@@ -85,6 +87,7 @@ app.command("recipes")(listing.recipes)
 app.command("sandbox")(listing.sandbox)
 app.add_typer(models.app, name="models")
 app.add_typer(data.app, name="data")
+app.add_typer(learn.app, name="learn")
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,1 @@
+"""Exercises of the first phase: text, tokens, attention, the loss of a language model."""

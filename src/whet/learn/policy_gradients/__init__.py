@@ -1,0 +1,1 @@
+"""Exercises of the second phase: gradients of an expected reward, advantages, PPO, GRPO, KL."""

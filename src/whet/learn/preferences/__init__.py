@@ -1,0 +1,1 @@
+"""Exercises of the third phase: reward models and direct preference optimisation."""

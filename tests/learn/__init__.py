@@ -1,0 +1,1 @@
+"""Tests of `whet learn`."""

@@ -1,0 +1,125 @@
+"""docs/learn: what its Python prints, where its links lead, and that every command in it works."""
+
+import importlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.tiny import Whet
+from whet.learn import folder as learner
+from whet.learn.catalogue import EXERCISES, find
+
+ROOT = Path(__file__).resolve().parents[2]
+SOLUTIONS = Path(__file__).with_name("solutions")
+INDEX = ROOT / "docs" / "learn" / "README.md"
+CHAPTERS = sorted(path for path in INDEX.parent.glob("*.md") if path != INDEX)
+EACH = pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+SECTIONS = ["Idea", "Formula", "In whet", "See it", "Exercise", "Questions", "Readings"]
+
+
+class Block(NamedTuple):
+    before: str  # the prose since the block before
+    kind: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found, end, text = [], 0, page.read_text("utf-8")
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        found.append(Block(text[end : match.start()], match[1], match[2]))
+        end = match.end()
+    return found
+
+
+def commands(page: Path, *, long: bool) -> Iterator[str]:
+    for block in blocks(page):
+        if block.kind == "sh" and ("<!-- minutes:" in block.before) == long:
+            yield from (line.partition(" #")[0].strip() for line in block.text.splitlines())
+
+
+@EACH
+def test_its_python_prints_what_it_says(page: Path) -> None:
+    space: dict[str, object] = {}
+    found = blocks(page)
+    for block, following in zip(found, found[1:], strict=False):
+        if block.kind == "python":
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(block.text, space)
+            assert (following.kind, following.text) == ("text", printed.getvalue())
+
+
+@EACH
+def test_it_has_every_part(page: Path) -> None:
+    text = page.read_text("utf-8")
+    headings = [heading.partition(",")[0].rstrip("s") for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+    assert headings == [section.rstrip("s") for section in SECTIONS]
+    assert text.count("<details><summary>") == text.count("</details>") >= 3
+    assert "—" not in text
+
+
+@EACH
+def test_its_links_into_the_library_name_what_is_there(page: Path) -> None:
+    names = re.findall(r"\[`(whet\.[\w.]+)`\]\(([^)]+)\)", page.read_text("utf-8"))
+    assert names
+    for name, link in names:
+        module, _, thing = name.rpartition(".")
+        found = importlib.import_module(module)
+        assert hasattr(found, thing), name
+        assert (page.parent / link).resolve() == Path(str(found.__file__)).resolve(), name
+
+
+def test_the_index_lists_the_chapters_that_are_there_and_says_which_are_not() -> None:
+    text = INDEX.read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 29))
+    linked = {}
+    for number, title, exercises in rows:
+        link = re.fullmatch(r"\[(.+)\]\((.+)\)", title)
+        assert link or title.endswith("(not written yet)"), title
+        if link:
+            assert (INDEX.parent / link[2]).read_text("utf-8").startswith(f"# {number}. {link[1]}\n")
+            linked[link[2]] = exercises
+    assert set(linked) == {page.name for page in CHAPTERS} == {exercise.chapter for exercise in EXERCISES}
+    for exercise in EXERCISES:
+        assert f"`{exercise.name}`" in linked[exercise.chapter] or exercise.phase == "bug hunt"
+        assert f"whet learn start {exercise.name}\n" in (INDEX.parent / exercise.chapter).read_text("utf-8")
+
+
+def test_an_example_of_a_remark_is_one_that_is_made() -> None:
+    (told,) = re.findall(r"then: (.+)\.\n", INDEX.read_text("utf-8"))
+    remarks = [mistake.remark for check in find("ppo-loss").checks for mistake in check.mistakes]  # type: ignore[attr-defined]
+    assert told in remarks
+
+
+@pytest.mark.parametrize("page", [INDEX, *CHAPTERS], ids=lambda page: page.stem)
+def test_its_commands_work(page: Path, whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the page; before a check, the file is filled in with the reference solution."""
+    monkeypatch.chdir(tmp_path)
+    for line in commands(page, long=False):
+        program, *words = shlex.split(line)
+        assert program == "whet", line
+        if words[:2] == ["learn", "check"]:
+            exercise = find(words[2])
+            learner.file_of(Path("learn"), exercise).write_bytes((SOLUTIONS / exercise.stub.name).read_bytes())
+        result = whet(*words)
+        assert result.code == 0, f"{line}: {result.out} {result.err}"
+
+
+@pytest.mark.slow
+@EACH
+def test_its_longer_commands_work(page: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "WHET_HOME": str(tmp_path / "home")}
+    for line in commands(page, long=True):
+        words = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"

@@ -87,7 +87,7 @@ def test_parts_change_no_token(parts: int, model: Path, tmp_path: Path, monkeypa
     assert len(whole) == 30
     assert [row["tokens"] for row in divided] == [row["tokens"] for row in whole]
     for row, other in zip(divided, whole, strict=True):
-        assert row["logprobs"] == pytest.approx(other["logprobs"], abs=2e-6)
+        assert row["logprobs"] == pytest.approx(other["logprobs"], abs=1.2e-5)  # on disk they have six digits
 
 
 def test_neither_workers_nor_their_loss_change_a_run_in_parts(

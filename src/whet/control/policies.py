@@ -46,7 +46,7 @@ class Pass:
 
     parameters: Tensor  # (N, P)
     values: Tensor | None  # (N,)
-    beside: tuple[tuple[HeadedMlp, list[Tensor], Tensor], ...] = ()  # MLPs that autograd does not see, and their outputs
+    beside: tuple[tuple[HeadedMlp, list[Tensor], Tensor], ...] = ()  # MLPs beside autograd, and their outputs
 
     def back(self, loss: Tensor) -> None:
         """Gradients of all weights."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ def commands(page: Path, *, long: bool) -> Iterator[str]:
 def test_its_python_prints_what_it_says(page: Path) -> None:
     space: dict[str, object] = {}
     found = blocks(page)
-    for block, following in zip(found, found[1:], strict=False):
+    for block, following in pairwise(found):
         if block.kind == "python":
             printed = io.StringIO()
             with redirect_stdout(printed):

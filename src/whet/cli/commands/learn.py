@@ -133,7 +133,8 @@ def _say_verdict(exercise: Exercise, verdict: Verdict) -> None:
     if verdict.remark is None:
         say(f"solved: all {len(exercise.checks)} checks of {exercise.name!r} passed")
         return
-    say(f"{verdict.passed} of {len(exercise.checks)} checks passed, then: {verdict.remark.sentence}.")
+    end = "" if verdict.remark.sentence.endswith((".", "?", ".)")) else "."
+    say(f"{verdict.passed} of {len(exercise.checks)} checks passed, then: {verdict.remark.sentence}{end}")
     if verdict.remark.example:
         say_text(verdict.remark.example)
     say(f"stuck? `whet learn hint {number_of(exercise)}`")

@@ -15,9 +15,7 @@ from whet.learn.catalogue import EXERCISES, find, number_of
 from whet.learn.examination import Verdict, examine
 from whet.learn.exercise import PHASES, Exercise
 
-app = typer.Typer(
-    help="Exercises with checks that say what is wrong and why, and hints step by step.", rich_markup_mode=None
-)
+app = typer.Typer(help="Exercises to docs/learn: checked and explained, never solved.", rich_markup_mode=None)
 Folder = Annotated[Path, typer.Option("--folder", "-d", help="The folder of your answers.")]
 Which = Annotated[str, typer.Argument(metavar="N", help="Number or name of an exercise: `whet learn list`.")]
 HERE = Path("learn")

@@ -58,7 +58,7 @@ def start(number: Which, folder: Folder = HERE, as_json: arguments.AsJson = Fals
         say_json({**_facts(exercise), "file": file})
         return
     say(f"{file}: {exercise.title}")
-    say(f"read docs/learn/{exercise.chapter}, fill the file in, then `whet learn check {number}`")
+    say(f"read docs/learn/{exercise.chapter}, fill the file in, then `whet learn check {number}{_of(folder)}`")
 
 
 @app.command()
@@ -75,7 +75,7 @@ def check(number: Which, folder: Folder = HERE, as_json: arguments.AsJson = Fals
     if as_json:
         say_json({**_facts(exercise), "solved": verdict.remark is None, "of": len(exercise.checks), **asdict(verdict)})
     else:
-        _say_verdict(exercise, verdict)
+        _say_verdict(exercise, verdict, folder)
     if verdict.remark:
         raise typer.Exit(1)
 
@@ -112,7 +112,15 @@ def progress(folder: Folder = HERE, as_json: arguments.AsJson = False) -> None:
     rows = [[name, one.state, str(one.checks), str(one.hints)] for name, one in records.items()]
     if rows:
         say_table(rows, "exercise", "state", "checks", "hints", box=None)
-    say(f"{solved} of {len(EXERCISES)} solved" + (f"; next: `whet learn start {following.name}`" if following else ""))
+    say(
+        f"{solved} of {len(EXERCISES)} solved"
+        + (f"; next: `whet learn start {following.name}{_of(folder)}`" if following else "")
+    )
+
+
+def _of(folder: Path) -> str:
+    """The option that names the folder again, for a command that is suggested."""
+    return "" if folder == HERE else f" --folder {folder}"
 
 
 def _facts(exercise: Exercise) -> dict[str, str | int]:
@@ -125,7 +133,7 @@ def _facts(exercise: Exercise) -> dict[str, str | int]:
     }
 
 
-def _say_verdict(exercise: Exercise, verdict: Verdict) -> None:
+def _say_verdict(exercise: Exercise, verdict: Verdict, folder: Path) -> None:
     if verdict.printed:
         say_text(f"your file printed:\n{verdict.printed}")
     if verdict.remark is None:
@@ -135,4 +143,4 @@ def _say_verdict(exercise: Exercise, verdict: Verdict) -> None:
     say(f"{verdict.passed} of {len(exercise.checks)} checks passed, then: {verdict.remark.sentence}{end}")
     if verdict.remark.example:
         say_text(verdict.remark.example)
-    say(f"stuck? `whet learn hint {number_of(exercise)}`")
+    say(f"stuck? `whet learn hint {number_of(exercise)}{_of(folder)}`")

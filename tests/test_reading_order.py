@@ -15,7 +15,7 @@ from whet.train.session.session import Session
 from whet.train.start import start_run
 
 SOURCE = Path(whet.__file__).parent
-MOST_ENTERED, MOST_READ = 51, 12
+MOST_ENTERED, MOST_READ = 52, 12
 SMALL = ["steps=3", "rollout.prompts=4", "eval={every_steps: 9, examples: 4, max_tokens: 6}", "device=cpu", "track=[]"]
 
 

@@ -86,7 +86,7 @@ class Compared:
                             f"the values of `{self.function}` are right, and its gradient by `{name}` is not: "
                             "some of what depends on it is treated as a constant, or a constant as depending on it"
                         )
-                        return Remark(sentence, self._example(case, found, expected))
+                        return Remark(sentence, f"gradient by {name} of {self._example(case, found, expected)}")
         except Wrong as wrong:
             return wrong.remark
         return None

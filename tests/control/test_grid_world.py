@@ -41,7 +41,7 @@ def test_shortest_ways_are_the_shortest_of_all_moves():
 
 
 def test_rewards_by_hand():
-    grid = read_grid("A../.#./..G")
+    grid = read_grid("Aoo/oxo/ooG")
     assert grid.moved("U") == grid.moved("L") == (0, 0)
     assert reward_of(grid, "RRDD").reward == reward_of(grid, "DDRR").reward == 1.0
     assert reward_of(grid, "URRDD").reward == pytest.approx(0.8 + 0.2 * 4 / 5)

@@ -19,7 +19,7 @@ from whet.tasks.procedural import Procedural
 from whet.tasks.space import Problem, Space
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-AGENT, GOAL, WALL, FREE = "AG#."
+AGENT, GOAL, WALL, FREE = "AGxo"  # letters: texts that differ in signs only count as the same elsewhere
 SMALLEST = 3  # cells of a side at level 1
 SOLVED, SHORTEST, PROGRESS = 0.8, 0.2, 0.2
 Cell = tuple[int, int]
@@ -112,12 +112,12 @@ def reward_of(grid: Grid, moves: str) -> Score:
 
 @dataclass(frozen=True, kw_only=True)
 class GridTask(Procedural):
-    """Grids of 3 × 3 (level 1) to 8 × 8 cells (level 6) as text: `A../.#./..G>` is answered by `RRDD`."""
+    """Grids of 3 × 3 (level 1) to 8 × 8 cells (level 6) as text: `Aoo/oxo/ooG>` is answered by `RRDD`."""
 
     name = "grid"
     highest_level = 6
     instruction = (
-        "A is you, G is the goal, # is a wall; rows are separated by slashes: {question}. Write the shortest way to "
+        "A is you, G is the goal, x is a wall; rows are separated by slashes: {question}. Write the shortest way to "
         "the goal with U, D, L and R for up, down, left and right, and end with it."
     )
 

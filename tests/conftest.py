@@ -31,6 +31,7 @@ LONGEST = (
     "engines/test_steps.py",
     "tasks/test_grading.py",
     "train/test_inert.py",
+    "learn/test_chapters.py",
     "cli/test_bad_input.py",
     "data/test_twins.py",
     "report/test_contest.py",

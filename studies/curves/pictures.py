@@ -63,6 +63,8 @@ def _is_wide(of_run: Mapping[str, Sequence[Sequence[float]]]) -> bool:
     """Whether one run would press all others to the ground."""
     every = [value for _, values in of_run.values() for value in values]
     healthy = sorted(next(iter(of_run.values()))[1])
+    if not healthy:
+        return False
     return min(every) > 0 and max(every) > WIDE * healthy[len(healthy) // 2]
 
 

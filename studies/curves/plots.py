@@ -125,7 +125,7 @@ PICTURES: dict[str, Picture] = {
         title="Reward models",
         text="Pairs of the step and held-out pairs ranked right, and the rank correlation of length and score of three "
         "runs. With wrong labels no pair is ranked better than by chance; where the longer completion was preferred, "
-        "pairs are ranked right and the score follows the length.",
+        "pairs are ranked right and the score follows the length; the others' completions are all of one length.",
         metrics=("pair_accuracy", "eval/pair_accuracy", "eval/length_score_correlation"),
         runs=("reward model", "reward model: half of the labels wrong", "reward model: the longer one was preferred"),
     ),

@@ -2,13 +2,13 @@
 
 import re
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
 from tests.control.small_runs import control_config, run_of
+from whet.control.environments import make_environment
 from whet.control.playing import gif
 from whet.errors import UserError
 from whet.recipe import Recipe, packaged_recipes, read_recipe
@@ -54,8 +54,8 @@ def test_a_packaged_recipe_trains_a_step(name, tmp_path):
     small = [*SMALL, "rollout.length=4"] if written["rollout"].get("length", 1) else SMALL
     config = read_recipe(name, small).config
     try:
-        gym.make(config.environment.name)
-    except gym.error.DependencyNotInstalled:
+        make_environment(config.environment.name, config.environment.options)
+    except UserError:
         with pytest.raises(UserError, match="pip install"):
             run_of(config, tmp_path / "run")
         return

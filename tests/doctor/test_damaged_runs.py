@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.fake_run import online_run
 from whet.doctor.causes import CAUSES
 from whet.doctor.examine import examine_run
 from whet.doctor.plain_words import lines
@@ -15,7 +16,7 @@ from whet.runs.directory import RunDirectory
 from whet.runs.rollout_index import write_rollouts
 
 ROW = {"id": "a", "prompt": "p", "text": "t", "tokens": [1, 2], "mask": [False, True], "pieces": ["t"], "reward": 1.0}
-ANSWER = {"id": "a", "prompt": "2 + 2 =", "answer": "4", "text": "4"}
+ANSWER = {"id": "a", "prompt": "2 + 2 =", "answer": "4", "text": "4", "tokens": 1}
 
 
 def made(tmp_path: Path, steps: int = 20) -> RunDirectory:
@@ -33,6 +34,12 @@ def damage(run: RunDirectory) -> list[str]:
     assert list(lines(diagnosis))
     assert any(one.rule == "entropy" for one in diagnosis.findings), "the rest is read"
     return [one.sentence for one in diagnosis.findings if one.rule == "lost-files"]
+
+
+def test_a_whole_run_has_no_damage(tmp_path: Path) -> None:
+    """Its rows are of the kinds that whet writes, numbers of tokens among the answers."""
+    run = RunDirectory.open(online_run(tmp_path, steps=20), is_writer=False)
+    assert [one for one in examine_run(run).findings if one.rule == "lost-files"] == []
 
 
 def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def test_a_curve_has_moved_by_standard_errors_of_its_noise():
     assert moved(series_of([-value for value in stepped])) == pytest.approx(-moved(series_of(stepped)))
 
 
+def test_standard_errors_are_those_of_a_difference_of_two_means():
+    """Seven neighbours 1 apart: noise √(7 / 14); quarters of 2 differ by 2, whose error is noise · √(1/2 + 1/2)."""
+    assert moved(series_of([0, 1, 0, 1, 2, 3, 2, 3])) == pytest.approx(2 / math.sqrt(0.5))
+
+
 def test_what_cannot_be_told_has_not_moved():
     assert moved(series_of([1, 2, 3])) == 0  # too short
     assert moved(series_of([5] * 40)) == 0

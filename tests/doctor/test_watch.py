@@ -2,7 +2,7 @@
 
 from tests.doctor.made import NEW, constant, evals, ramp
 from whet.doctor.findings import Finding
-from whet.doctor.watch import HELD, Alarms, Watch, stride
+from whet.doctor.watch import HELD, KEPT, Alarms, Watch, stride
 
 
 def alarm(rule="r", level="warning"):
@@ -57,6 +57,13 @@ def test_restored_alarms_go_on_as_if_never_stopped():
 
 def test_a_long_run_is_looked_at_forty_times():
     assert [stride(steps) for steps in (1, 39, 40, 100, 4000)] == [1, 1, 1, 2, 100]
+
+
+def test_a_watch_keeps_the_rollouts_of_the_first_look_and_of_the_last_ones():
+    watch = Watch(NEW, steps=40, parameters=1000)
+    for step in range(1, 10):
+        watch.keep(step, [{"id": "a"}])
+    assert sorted(watch._rollouts) == [1, *range(10 - KEPT, 10)]
 
 
 def test_a_watch_sees_what_the_run_logs():

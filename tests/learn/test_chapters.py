@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ def commands(page: Path, *, long: bool) -> Iterator[str]:
 def test_its_python_prints_what_it_says(page: Path) -> None:
     space: dict[str, object] = {}
     found = blocks(page)
-    for block, following in zip(found, found[1:], strict=False):
+    for block, following in pairwise(found):
         if block.kind == "python":
             printed = io.StringIO()
             with redirect_stdout(printed):
@@ -80,7 +81,7 @@ def test_its_links_into_the_library_name_what_is_there(page: Path) -> None:
 
 def test_the_index_lists_the_chapters_that_are_there_and_says_which_are_not() -> None:
     text = INDEX.read_text("utf-8")
-    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|(.*)\|$", text, re.MULTILINE)
     assert [int(number) for number, *_ in rows] == list(range(1, 29))
     linked = {}
     for number, title, exercises in rows:

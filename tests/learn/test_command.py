@@ -80,6 +80,11 @@ def test_progress_survives_what_people_write_into_it(here: Path) -> None:
     assert learner.progress(folder) == {"next-token": learner.Record("solved", 2, 0)}
 
 
+def test_another_folder_is_named_in_what_is_suggested(whet: Whet, here: Path) -> None:
+    assert "`whet learn check 3 --folder mine`" in whet("learn", "start", "3", "--folder", "mine").out
+    assert "`whet learn hint 3 --folder mine`" in whet("learn", "check", "3", "--folder", "mine").out
+
+
 def test_hints_end_with_the_last_one(here: Path) -> None:
     hints = [learner.next_hint(here / "mine", EXERCISES[5])[0] for _ in range(5)]
     assert hints == [1, 2, 3, 3, 3]

@@ -72,7 +72,7 @@ def test_preferences() -> None:
     chosen, rejected, chosen_ref, rejected_ref = ROWS[0], ROWS[1], MORE[0], MORE[1]
     lists = [x.tolist() for x in (chosen, rejected, chosen_ref, rejected_ref)]
     expected = losses.dpo(chosen, rejected, chosen_ref, rejected_ref, beta=0.3).mean()
-    agrees(dpo_exercise._loss(dpo_exercise._margin)(*lists, 0.3), expected)
+    agrees(dpo_exercise.loss_of(dpo_exercise.margin_of)(*lists, 0.3), expected)
     agrees(pair_reward_exercise.loss(*lists[:2]), reward_losses.bradley_terry(chosen, rejected, torch.zeros(6)).mean())
 
 

@@ -90,6 +90,14 @@ def test_adapters_are_whole_and_frozen_matrices_are_in_bf16() -> None:
     assert found.training == found.reading  # nothing is learned of a block
 
 
+def test_a_critic_of_its_own_is_spread_without_a_head_for_words() -> None:
+    found, alone = held("distributed=fsdp2", "algorithm=ppo"), held("distributed=fsdp2")
+    critic, head = MATRICES - OUTSIDE, 4096 + 1
+    assert found.critic == 4 * critic // 8 + 4 * (VECTORS + head)
+    assert found.gradients == alone.gradients + found.critic
+    assert found.state == alone.state + 8 * critic // 8 + 8 * (VECTORS + head)
+
+
 def test_one_gpu_has_whole_models() -> None:
     assert held("distributed=fsdp2", gpus=1) == held(gpus=1)
 

@@ -18,8 +18,10 @@ from tests.small import small_model
 from whet.distributed.weight_broadcast import Missed
 from whet.distributed.world import World
 from whet.engines.native.native_engine import NativeEngine
-from whet.errors import RunFailed
+from whet.errors import RunFailed, UserError
 from whet.models.adapters.lora import trained_tensors
+from whet.recipe import Recipe, validate
+from whet.train.explain.unused_keys import keys_without_effect
 from whet.train.rollout_pool import broadcasts as module
 from whet.train.rollout_pool.broadcasts import CAME, Offer, WeightBroadcasts, receive_offer
 from whet.train.rollout_pool.hand_off import prove, seal_of
@@ -196,6 +198,17 @@ def test_a_run_without_staleness_is_the_synchronous_one(
     in_threads(monkeypatch)
     now = train(recipe(model), tmp_path / "now")
     same(now, train(recipe(model, {"staleness": 0, **BROADCAST}), tmp_path / "ahead"))
+
+
+def test_a_limit_of_broadcasts_has_no_effect_on_files(model: Path) -> None:
+    unused = []
+    for hand_off in ("files", "broadcast"):
+        written = recipe(model, {"staleness": 1, "hand_off": hand_off, "hand_off_seconds": 9}, **AHEAD)
+        named = Recipe(name="ahead", config=validate(written, where="test"), written=written)
+        unused.append("asynchronous.hand_off_seconds" in keys_without_effect(named))
+    assert unused == [True, False]
+    with pytest.raises(UserError, match="hand_off_seconds must be less than or equal to 86400"):
+        validate(recipe(model, {"staleness": 1, "hand_off_seconds": 1e300}, **AHEAD), where="test")
 
 
 def test_no_file_of_weights_is_written(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_without_staleness_a_run_in_parts_is_the_synchronous_one(
 
 @pytest.mark.parametrize("parts", [2, 5])
 def test_parts_change_no_token(parts: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the rounding of log-probs in other batches, of what is learned from them, and of those on disk."""
+    """But for the rounding of log-probs in other batches, and of what is learned from them."""
     in_threads(monkeypatch)
     runs = [
         train({**recipe(model, {"staleness": 2, **ahead}, **AHEAD), "steps": 4}, tmp_path / name)
@@ -87,7 +87,7 @@ def test_parts_change_no_token(parts: int, model: Path, tmp_path: Path, monkeypa
     assert len(whole) == 30
     assert [row["tokens"] for row in divided] == [row["tokens"] for row in whole]
     for row, other in zip(divided, whole, strict=True):
-        assert row["logprobs"] == pytest.approx(other["logprobs"], abs=2e-6 + 1e-5)
+        assert row["logprobs"] == pytest.approx(other["logprobs"], abs=1.2e-5)  # on disk they have six digits
 
 
 def test_neither_workers_nor_their_loss_change_a_run_in_parts(

@@ -1,7 +1,7 @@
-"""The MLPs of a small policy. On a CPU their layers and gradients are computed by NumPy, beside autograd.
+"""The MLPs of a small policy. On a CPU their layers and gradients are computed beside autograd, with NumPy's tanh.
 
 A policy of a few thousand weights spends its time in the dispatch of single operations, in nodes of a graph, and in
-torch's tanh, which takes ten times as long as NumPy's. Elsewhere, and for other dtypes, the layers run in torch.
+torch's tanh, which takes ten times as long as NumPy's. Products are torch's, so they take the threads that it is given.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-Array = NDArray[np.float32]
 
 
 class Mlp(nn.Sequential):
@@ -33,58 +31,51 @@ class Mlp(nn.Sequential):
 
 
 class HeadedMlp:
-    """An MLP and its linear head as arrays, which share the memory of the weights."""
+    """An MLP and its linear head, as tensors that share the memory of the weights."""
 
     def __init__(self, network: Mlp, head: nn.Linear) -> None:
         layers = [*network.linears, head]
         self._weights = [weight for layer in layers for weight in (layer.weight, layer.bias)]
         self._last, self._is_tanh = len(layers) - 1, network.activation == "tanh"
-        self._places = [-1] * len(self._weights)  # in memory, of the arrays
-        self._arrays: list[Array] = []
-        self._gradients: list[Tensor | None] = []
-        self._slopes: list[Array] = []  # the memory of the gradients
+        self._places = [-1] * len(self._weights)  # in memory, of the tensors
+        self._plain: list[Tensor] = []
 
     def suits(self, rows: Tensor) -> bool:
-        """Whether rows and weights are arrays of a CPU; takes the weights that were moved since the last call."""
+        """Whether rows and weights are fp32 on a CPU; takes the weights that were moved since the last call."""
         if rows.device.type != "cpu" or rows.dtype is not torch.float32:
             return False
         places = [weight.data_ptr() for weight in self._weights]
         if places != self._places:
             if any(one.device.type != "cpu" or one.dtype is not torch.float32 for one in self._weights):
                 return False
-            self._places, self._arrays = places, [one.detach().numpy() for one in self._weights]
+            self._places, self._plain = places, [one.detach() for one in self._weights]
         return True
 
-    def states(self, rows: Tensor) -> list[Array]:
+    @torch.no_grad()
+    def states(self, rows: Tensor) -> list[Tensor]:
         """The rows and the output of every layer, that of the head last; only for rows that it `suits`."""
-        states = [rows.numpy()]
+        states = [rows]
         for layer in range(self._last + 1):
-            state = states[-1] @ self._arrays[2 * layer].T
-            state += self._arrays[2 * layer + 1]
-            if layer < self._last:
-                np.tanh(state, state) if self._is_tanh else np.maximum(state, 0.0, state)
+            state = torch.addmm(self._plain[2 * layer + 1], states[-1], self._plain[2 * layer].T)
+            if layer < self._last and self._is_tanh:
+                array = state.numpy()
+                np.tanh(array, array)
+            elif layer < self._last:
+                state.relu_()
             states.append(state)
         return states
 
-    def set_gradients(self, states: Sequence[Array], slope: Array) -> None:
+    @torch.no_grad()
+    def set_gradients(self, states: Sequence[Tensor], slope: Tensor) -> None:
         """Sets `grad` of every weight by the states of a pass and the slope of the loss in its outputs."""
-        self._take_gradients()
-        ones = np.ones(len(slope), np.float32)
+        for weight in self._weights:
+            weight.grad = torch.empty_like(weight) if weight.grad is None else weight.grad
         for layer in range(self._last, -1, -1):
-            np.matmul(slope.T, states[layer], self._slopes[2 * layer])
-            np.matmul(ones, slope, self._slopes[2 * layer + 1])
+            torch.mm(slope.T, states[layer], out=self._weights[2 * layer].grad)
+            torch.sum(slope, 0, out=self._weights[2 * layer + 1].grad)
             if layer:
-                weight, reached = self._arrays[2 * layer], states[layer]
-                slope = slope * weight if len(weight) == 1 else slope @ weight
-                slope *= 1.0 - reached * reached if self._is_tanh else reached > 0
-
-    def _take_gradients(self) -> None:
-        """The tensors that gradients are written to, where they are other ones than before."""
-        found = [weight.grad for weight in self._weights]
-        if not self._slopes or any(
-            new is None or new is not old for new, old in zip(found, self._gradients, strict=True)
-        ):
-            for weight in self._weights:
-                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            self._gradients = [weight.grad for weight in self._weights]
-            self._slopes = [one.numpy() for one in self._gradients if one is not None]
+                slope, reached = slope @ self._plain[2 * layer], states[layer]
+                if self._is_tanh:
+                    slope.addcmul_(slope, reached.square(), value=-1.0)
+                else:
+                    slope.mul_(reached.sign())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.control.distributions import LOG_STD, Distribution, Gaussian
-from whet.control.mlp import Array, HeadedMlp, Mlp
+from whet.control.mlp import HeadedMlp, Mlp
 from whet.control.networks import Convolutions, Transformer, mlp, orthogonal
 from whet.control.normalization import Normalizer
 from whet.control.spaces import ObservationCoder
@@ -46,14 +46,14 @@ class Pass:
 
     parameters: Tensor  # (N, P)
     values: Tensor | None  # (N,)
-    beside: tuple[tuple[HeadedMlp, list[Array], Tensor], ...] = ()  # MLPs that autograd does not see, and their outputs
+    beside: tuple[tuple[HeadedMlp, list[Tensor], Tensor], ...] = ()  # MLPs beside autograd, and their outputs
 
     def back(self, loss: Tensor) -> None:
         """Gradients of all weights."""
         loss.backward()  # type: ignore[no-untyped-call]
         for network, states, outputs in self.beside:
             assert outputs.grad is not None
-            network.set_gradients(states, outputs.grad.numpy())
+            network.set_gradients(states, outputs.grad)
 
 
 class Policy(nn.Module):
@@ -127,7 +127,7 @@ class Policy(nn.Module):
         fast = [one for one in (self._fast_actor, self._fast_critic) if one is not None]
         if len(fast) == (1 if self.value_head is None else 2) and all(one.suits(rows) for one in fast):
             states = [one.states(rows) for one in fast]
-            ends = [torch.from_numpy(one[-1]).requires_grad_() for one in states]
+            ends = [one[-1].requires_grad_() for one in states]
             parameters, values = self._of_outputs(ends[0]), ends[1].flatten() if len(ends) == 2 else None
             return Pass(parameters, values, tuple(zip(fast, states, ends, strict=True)))
         features = self.actor(rows)
@@ -162,7 +162,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
 
 def _outputs(network: nn.Module, head: nn.Linear, fast: HeadedMlp | None, rows: Tensor) -> Tensor:
     if fast is not None and not torch.is_grad_enabled() and fast.suits(rows):
-        return torch.from_numpy(fast.states(rows)[-1])
+        return fast.states(rows)[-1]
     found: Tensor = head(network(rows))
     return found
 

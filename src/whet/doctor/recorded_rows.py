@@ -1,4 +1,4 @@
-"""Rollouts and answers as rules may read them: a row with a value of another type is empty, and that is told."""
+"""Rollouts as rules may read them: a row with a value of another type is empty, and that is told."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
 
 # What rules read of a row, and whether a value may stand there; null is none.
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "id": lambda _: True,  # like the next two, read as text whatever it is
+    "id": lambda _: True,  # like the prompt, read as text whatever it is
     "prompt": lambda _: True,
-    "answer": lambda _: True,
     "text": _is_text,
     "tokens": _list_of(int),
     "mask": _list_of(bool),

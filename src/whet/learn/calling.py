@@ -79,8 +79,8 @@ def same(one: Plain, other: Plain, tolerance: float = 1e-4) -> bool:
         return len(one) == len(other) and all(same(a, b, tolerance) for a, b in zip(one, other, strict=True))
     if is_number(one) and is_number(other):
         if not (math.isfinite(one) and math.isfinite(other)):
-            return one == other
-        return abs(one - other) <= tolerance * max(1.0, abs(other))
+            return bool(one == other)
+        return bool(abs(one - other) <= tolerance * max(1.0, abs(other)))
     return bool(one == other)
 
 

@@ -48,7 +48,7 @@ def begun(folder: Path, exercise: Exercise) -> Path:
     """The learner's file, which must exist."""
     file = file_of(folder, exercise)
     if not file.is_file():
-        raise UserError(f"no file {file}: `whet learn start {exercise.name}` makes it (another folder: --folder)")
+        raise UserError(f"no file {file}: `whet learn start {exercise.name}` makes it; --folder names another folder")
     return file
 
 

@@ -15,9 +15,7 @@ from whet.learn.catalogue import EXERCISES, find, number_of
 from whet.learn.examination import Verdict, examine
 from whet.learn.exercise import PHASES, Exercise
 
-app = typer.Typer(
-    help="Exercises with checks that say what is wrong and why, and hints step by step.", rich_markup_mode=None
-)
+app = typer.Typer(help="Exercises to docs/learn: checked and explained, never solved.", rich_markup_mode=None)
 Folder = Annotated[Path, typer.Option("--folder", "-d", help="The folder of your answers.")]
 Which = Annotated[str, typer.Argument(metavar="N", help="Number or name of an exercise: `whet learn list`.")]
 HERE = Path("learn")
@@ -60,7 +58,7 @@ def start(number: Which, folder: Folder = HERE, as_json: arguments.AsJson = Fals
         say_json({**_facts(exercise), "file": file})
         return
     say(f"{file}: {exercise.title}")
-    say(f"read docs/learn/{exercise.chapter}, fill the file in, then `whet learn check {number}`")
+    say(f"read docs/learn/{exercise.chapter}, fill the file in, then `whet learn check {number}{_of(folder)}`")
 
 
 @app.command()
@@ -77,7 +75,7 @@ def check(number: Which, folder: Folder = HERE, as_json: arguments.AsJson = Fals
     if as_json:
         say_json({**_facts(exercise), "solved": verdict.remark is None, "of": len(exercise.checks), **asdict(verdict)})
     else:
-        _say_verdict(exercise, verdict)
+        _say_verdict(exercise, verdict, folder)
     if verdict.remark:
         raise typer.Exit(1)
 
@@ -114,7 +112,15 @@ def progress(folder: Folder = HERE, as_json: arguments.AsJson = False) -> None:
     rows = [[name, one.state, str(one.checks), str(one.hints)] for name, one in records.items()]
     if rows:
         say_table(rows, "exercise", "state", "checks", "hints", box=None)
-    say(f"{solved} of {len(EXERCISES)} solved" + (f"; next: `whet learn start {following.name}`" if following else ""))
+    say(
+        f"{solved} of {len(EXERCISES)} solved"
+        + (f"; next: `whet learn start {following.name}{_of(folder)}`" if following else "")
+    )
+
+
+def _of(folder: Path) -> str:
+    """The option that names the folder again, for a command that is suggested."""
+    return "" if folder == HERE else f" --folder {folder}"
 
 
 def _facts(exercise: Exercise) -> dict[str, str | int]:
@@ -127,13 +133,14 @@ def _facts(exercise: Exercise) -> dict[str, str | int]:
     }
 
 
-def _say_verdict(exercise: Exercise, verdict: Verdict) -> None:
+def _say_verdict(exercise: Exercise, verdict: Verdict, folder: Path) -> None:
     if verdict.printed:
         say_text(f"your file printed:\n{verdict.printed}")
     if verdict.remark is None:
         say(f"solved: all {len(exercise.checks)} checks of {exercise.name!r} passed")
         return
-    say(f"{verdict.passed} of {len(exercise.checks)} checks passed, then: {verdict.remark.sentence}.")
+    end = "" if verdict.remark.sentence.endswith((".", "?", ".)")) else "."
+    say(f"{verdict.passed} of {len(exercise.checks)} checks passed, then: {verdict.remark.sentence}{end}")
     if verdict.remark.example:
         say_text(verdict.remark.example)
-    say(f"stuck? `whet learn hint {number_of(exercise)}`")
+    say(f"stuck? `whet learn hint {number_of(exercise)}{_of(folder)}`")

@@ -74,18 +74,18 @@ LOSSES: tuple[Exercise, ...] = (
                 [Case(next_token.SMALL), Case(next_token.LARGER)],
                 [
                     Mistake(
-                        next_token._unshifted,
+                        next_token.unshifted,
                         "a model that predicts every next token perfectly has a high loss here, and one that repeats "
                         "what it has just read has none. What do the logits at a place speak of?",
                     ),
                     Mistake(
-                        next_token._backwards,
+                        next_token.shifted_backwards,
                         "now the logits are compared with the token before their place: a model that predicts the next "
                         "token still has a high loss",
                     ),
                     Mistake(
                         lambda logits, tokens, mask: mean(
-                            next_token._all(next_token._terms(logits, tokens, mask, late=1))
+                            next_token.joined(next_token.losses_of_rows(logits, tokens, mask, late=1))
                         ),
                         "logits and tokens fit together now, and the mask does not: a token outside of it changes the "
                         "loss",
@@ -160,9 +160,9 @@ LOSSES: tuple[Exercise, ...] = (
                         "now: nothing is ever clipped, and a second epoch on the same rollouts takes steps without a "
                         "limit",
                     ),
-                    Mistake(ppo._swapped, "the ratio is now there and upside down"),
+                    Mistake(ppo.swapped, "the ratio is now there and upside down"),
                     Mistake(
-                        ppo._mean_of(lambda r, a, c: -r * a),
+                        ppo.mean_of(lambda r, a, c: -r * a),
                         "the ratio is right and no longer limited: the worse of the two terms counts",
                     ),
                 ],
@@ -187,7 +187,7 @@ LOSSES: tuple[Exercise, ...] = (
                 kl.TOKENS,
                 [
                     Mistake(
-                        kl._of(lambda d: math.exp(d) - 1 - d),
+                        kl.per_token(lambda d: math.exp(d) - 1 - d),
                         "its mean over the policy's own tokens is not the KL: for π = (0.9, 0.1) and a uniform "
                         "reference, 0.272 in place of 0.368. And one token that the policy likes e⁵ times better than "
                         "the reference costs 142",
@@ -197,12 +197,12 @@ LOSSES: tuple[Exercise, ...] = (
                         "this is unbiased too, and it can be negative: a batch could be paid for leaving the reference",
                     ),
                     Mistake(
-                        kl._of(lambda d: math.exp(-d) - 1 - d),
+                        kl.per_token(lambda d: math.exp(-d) - 1 - d),
                         "this is negative for some tokens: where policy and reference differ, the penalty must be "
                         "positive",
                     ),
                     Mistake(
-                        kl._of(lambda d: -d),
+                        kl.per_token(lambda d: -d),
                         "a policy far from the reference is now paid for it: the penalty is negative",
                     ),
                 ],

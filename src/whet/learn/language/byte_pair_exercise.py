@@ -29,7 +29,9 @@ def merge(ids: list[int], pair: Pair, new: int) -> list[int]:
 def _best(counts: dict[Pair, int], ties: str = "smallest") -> Pair:
     most = max(counts.values())
     equal = [pair for pair, count in counts.items() if count == most]
-    return {"smallest": min, "largest": max, "first": lambda pairs: pairs[0]}[ties](equal)
+    if ties == "first":
+        return equal[0]
+    return max(equal) if ties == "largest" else min(equal)
 
 
 def train(ids: list[int], merges: int, *, ties: str = "smallest", renewed: bool = True) -> list[Pair]:

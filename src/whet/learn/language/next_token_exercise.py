@@ -20,7 +20,7 @@ LARGER = {
 HUGE = {**SMALL, "logits": [[[2000.0, 0.0], [0.0, 1000.0], [3.0, 3.0]]]}
 
 
-def _terms(logits: Batch, tokens: list[list[int]], mask: Mask, offset: int = 1, late: int = 0) -> Matrix:
+def losses_of_rows(logits: Batch, tokens: list[list[int]], mask: Mask, offset: int = 1, late: int = 0) -> Matrix:
     """−log p of the trained tokens of each row; logits stand `offset` places before their token."""
     rows = []
     for row, ids, marks in zip(logits, tokens, mask, strict=True):
@@ -29,15 +29,15 @@ def _terms(logits: Batch, tokens: list[list[int]], mask: Mask, offset: int = 1, 
     return rows
 
 
-def _all(rows: Matrix) -> Vector:
+def joined(rows: Matrix) -> Vector:
     return [number for row in rows for number in row]
 
 
 def loss(logits: Batch, tokens: list[list[int]], mask: Mask) -> float:
-    return mean(_all(_terms(logits, tokens, mask)))
+    return mean(joined(losses_of_rows(logits, tokens, mask)))
 
 
-def _unshifted(logits: Batch, tokens: list[list[int]], mask: Mask, first: int = 0) -> float:
+def unshifted(logits: Batch, tokens: list[list[int]], mask: Mask, first: int = 0) -> float:
     pairs = [
         -log_softmax(row[t])[ids[t]]
         for row, ids, marks in zip(logits, tokens, mask, strict=True)
@@ -47,7 +47,7 @@ def _unshifted(logits: Batch, tokens: list[list[int]], mask: Mask, first: int = 
     return mean(pairs)
 
 
-def _backwards(logits: Batch, tokens: list[list[int]], mask: Mask, late: int = 0) -> float:
+def shifted_backwards(logits: Batch, tokens: list[list[int]], mask: Mask, late: int = 0) -> float:
     pairs = [
         -log_softmax(row[t + 1])[ids[t]]
         for row, ids, marks in zip(logits, tokens, mask, strict=True)
@@ -58,7 +58,7 @@ def _backwards(logits: Batch, tokens: list[list[int]], mask: Mask, late: int = 0
 
 
 def _total(logits: Batch, tokens: list[list[int]], mask: Mask) -> float:
-    return sum(_all(_terms(logits, tokens, mask)))
+    return sum(joined(losses_of_rows(logits, tokens, mask)))
 
 
 def _divided(count: Callable[[Mask], int]) -> Callable[..., float]:
@@ -100,27 +100,27 @@ EXERCISE = Exercise(
             ],
             [
                 Mistake(
-                    _unshifted,
+                    unshifted,
                     "logits and tokens are compared at the same place: the model is trained to repeat the token that "
                     "it has just read. The loss falls quickly to 0, and samples are one token again and again",
                 ),
                 Mistake(
-                    lambda logits, tokens, mask: _unshifted(logits, tokens, mask, first=1),
+                    lambda logits, tokens, mask: unshifted(logits, tokens, mask, first=1),
                     "logits and tokens are compared at the same place: the model is trained to repeat the token that "
                     "it has just read. The loss falls quickly to 0, and samples are one token again and again",
                 ),
                 Mistake(
-                    _backwards,
+                    shifted_backwards,
                     "the shift goes the wrong way: the logits at t are compared with the token before. They belong to "
                     "the token after",
                 ),
                 Mistake(
-                    lambda logits, tokens, mask: _backwards(logits, tokens, mask, late=1),
+                    lambda logits, tokens, mask: shifted_backwards(logits, tokens, mask, late=1),
                     "the shift goes the wrong way: the logits at t are compared with the token before. They belong to "
                     "the token after",
                 ),
                 Mistake(
-                    lambda logits, tokens, mask: mean(_all(_terms(logits, tokens, mask, late=1))),
+                    lambda logits, tokens, mask: mean(joined(losses_of_rows(logits, tokens, mask, late=1))),
                     "the mask is one place off: it says which tokens are trained, so it moves along with the tokens "
                     "and not with the logits. The last token of the prompt is trained, and the end of the answer is "
                     "not",
@@ -130,7 +130,9 @@ EXERCISE = Exercise(
                     "the mask is not used: prompts and padding are trained too",
                 ),
                 Mistake(
-                    lambda logits, tokens, mask: mean([mean(row) for row in _terms(logits, tokens, mask) if row]),
+                    lambda logits, tokens, mask: mean(
+                        [mean(row) for row in losses_of_rows(logits, tokens, mask) if row]
+                    ),
                     "this is the mean of the means of the rows: a token of a short row counts more than one of a long "
                     "row. Asked for is the mean over all trained tokens of the batch",
                 ),

@@ -19,14 +19,14 @@ LOGITS = [
 ]
 
 
-def _of(estimate: Callable[[float], float]) -> Callable[..., Vector]:
+def per_token(estimate: Callable[[float], float]) -> Callable[..., Vector]:
     """An estimate of d = log π − log π_ref, for every token."""
     return lambda logprobs, logprobs_ref: [estimate(a - b) for a, b in zip(logprobs, logprobs_ref, strict=True)]
 
 
-k1 = _of(lambda d: d)
-k2 = _of(lambda d: d * d / 2)
-k3 = _of(lambda d: math.exp(-d) - 1 + d)
+k1 = per_token(lambda d: d)
+k2 = per_token(lambda d: d * d / 2)
+k3 = per_token(lambda d: math.exp(-d) - 1 + d)
 
 
 def exact(logits: Vector, logits_ref: Vector) -> float:
@@ -50,12 +50,12 @@ EXERCISE = Exercise(
             TOKENS,
             [
                 Mistake(
-                    _of(lambda d: -d),
+                    per_token(lambda d: -d),
                     "the sign is wrong: its mean under the policy would be −KL, and as a penalty it would pay for "
                     "moving away from the reference",
                 ),
-                Mistake(_of(abs), "the absolute value is no longer unbiased: single terms of k1 may be negative"),
-                Mistake(_of(math.exp), "this is the ratio; k1 is its logarithm"),
+                Mistake(per_token(abs), "the absolute value is no longer unbiased: single terms of k1 may be negative"),
+                Mistake(per_token(math.exp), "this is the ratio; k1 is its logarithm"),
             ],
             gradient_of=("logprobs",),
         ),
@@ -64,10 +64,10 @@ EXERCISE = Exercise(
             k2,
             TOKENS,
             [
-                Mistake(_of(lambda d: d * d), "a half is missing: near d = 0 the KL grows like d²/2"),
-                Mistake(_of(lambda d: d / 2), "a square is missing"),
+                Mistake(per_token(lambda d: d * d), "a half is missing: near d = 0 the KL grows like d²/2"),
+                Mistake(per_token(lambda d: d / 2), "a square is missing"),
                 Mistake(
-                    _of(lambda d: (math.exp(d) - 1) ** 2 / 2),
+                    per_token(lambda d: (math.exp(d) - 1) ** 2 / 2),
                     "this squares the ratio less 1; k2 squares the logarithm of the ratio",
                 ),
             ],
@@ -79,20 +79,20 @@ EXERCISE = Exercise(
             TOKENS,
             [
                 Mistake(
-                    _of(lambda d: math.exp(d) - 1 - d),
+                    per_token(lambda d: math.exp(d) - 1 - d),
                     "the ratio is the wrong way round. Where tokens come from the policy, this has not the mean "
                     "KL(π‖ref), and it explodes where the policy likes a token much better than the reference does",
                 ),
                 Mistake(
-                    _of(lambda d: math.exp(-d) - 1 - d),
+                    per_token(lambda d: math.exp(-d) - 1 - d),
                     "a sign is wrong: this can be negative, and k3 never is, because exp(x) ≥ 1 + x",
                 ),
                 Mistake(
-                    _of(lambda d: math.exp(-d) + d),
+                    per_token(lambda d: math.exp(-d) + d),
                     "a 1 is missing: where policy and reference agree, the estimate must be 0",
                 ),
                 Mistake(
-                    _of(lambda d: math.exp(-d) - 1),
+                    per_token(lambda d: math.exp(-d) - 1),
                     "the second term is missing: the mean of exp(−d) − 1 under the policy is 0, so this estimates 0",
                 ),
             ],

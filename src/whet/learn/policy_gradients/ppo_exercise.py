@@ -44,7 +44,7 @@ def _rows(term: Term, batch: tuple[Matrix, Matrix, Matrix, Mask], clip: float, l
     return out
 
 
-def _mean_of(term: Term, log: bool = False) -> Callable[..., float]:
+def mean_of(term: Term, log: bool = False) -> Callable[..., float]:
     def loss(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
         rows = _rows(term, (logprobs, logprobs_old, advantages, mask), clip, log)
         return mean([number for row in rows for number in row])
@@ -52,8 +52,8 @@ def _mean_of(term: Term, log: bool = False) -> Callable[..., float]:
     return loss
 
 
-loss = _mean_of(_token)
-fraction = _mean_of(lambda ratio, advantage, clip: float(abs(ratio - 1) > clip))
+loss = mean_of(_token)
+fraction = mean_of(lambda ratio, advantage, clip: float(abs(ratio - 1) > clip))
 
 
 def _by_row(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
@@ -76,7 +76,7 @@ def _everywhere_counted(logprobs: Matrix, logprobs_old: Matrix, advantages: Matr
     return share * sum(map(len, mask)) / sum(map(sum, mask))
 
 
-def _swapped(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
+def swapped(logprobs: Matrix, logprobs_old: Matrix, advantages: Matrix, mask: Mask, clip: float) -> float:
     return loss(logprobs_old, logprobs, advantages, mask, clip)
 
 
@@ -92,37 +92,37 @@ EXERCISE = Exercise(
             [Case(SMALL), Case(LARGER)],
             [
                 Mistake(
-                    _mean_of(lambda r, a, c: -max(r * a, _clipped(r, c) * a)),
+                    mean_of(lambda r, a, c: -max(r * a, _clipped(r, c) * a)),
                     "of the two terms the better one is taken: the objective must be the worse one, so that a step out "
                     "of the range is never rewarded and a way back is never blocked",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -_token(r, a, c)),
+                    mean_of(lambda r, a, c: -_token(r, a, c)),
                     "the sign is wrong: an optimizer makes a loss smaller, so this would make good tokens less likely",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -_clipped(r, c) * a),
+                    mean_of(lambda r, a, c: -_clipped(r, c) * a),
                     "the ratio is clipped, and there is no minimum with the unclipped term. A token that got much less "
                     "likely although it was good has then no gradient to come back",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -r * a),
+                    mean_of(lambda r, a, c: -r * a),
                     "nothing is clipped: this is the importance-weighted policy gradient, whose steps have no limit",
                 ),
                 Mistake(
-                    _swapped,
+                    swapped,
                     "the ratio is π_old/π; it is π/π_old. With this one a token's loss falls where it gets less likely",
                 ),
                 Mistake(
-                    _mean_of(_token, log=True),
+                    mean_of(_token, log=True),
                     "the difference of the log-probs is taken for the ratio: that is its logarithm",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -min(r * a, min(max(r, -c), c) * a)),
+                    mean_of(lambda r, a, c: -min(r * a, min(max(r, -c), c) * a)),
                     "the ratio is clipped to [−clip, clip]: it is near 1, so the range is [1 − clip, 1 + clip]",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: -min(r * a, max(r * a, 1 - c), 1 + c)),
+                    mean_of(lambda r, a, c: -min(r * a, max(r * a, 1 - c), 1 + c)),
                     "the product with the advantage is clipped: what must stay near 1 is the ratio",
                 ),
                 Mistake(_everywhere, "the mask is not used: padding is trained too"),
@@ -155,7 +155,7 @@ EXERCISE = Exercise(
                     "this is the share inside of the range",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: float(abs(r) > c), log=True),
+                    mean_of(lambda r, a, c: float(abs(r) > c), log=True),
                     "the logarithm of the ratio is compared with the range: it is not symmetric there",
                 ),
                 Mistake(
@@ -169,7 +169,7 @@ EXERCISE = Exercise(
                     "padding is counted too",
                 ),
                 Mistake(
-                    _mean_of(lambda r, a, c: float(r > 1 + c)),
+                    mean_of(lambda r, a, c: float(r > 1 + c)),
                     "only ratios above the range are counted: the range has two ends",
                 ),
             ],

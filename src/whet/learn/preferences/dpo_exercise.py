@@ -59,11 +59,11 @@ def _mean(term: Margin) -> Callable[..., float]:
     )
 
 
-def _loss(margin: Margin) -> Callable[..., float]:
+def loss_of(margin: Margin) -> Callable[..., float]:
     return _mean(lambda c, r, cr, rr, b: -log_sigmoid(margin(c, r, cr, rr, b)))
 
 
-def _margin(c: float, r: float, cr: float, rr: float, b: float) -> float:
+def margin_of(c: float, r: float, cr: float, rr: float, b: float) -> float:
     return b * ((c - cr) - (r - rr))
 
 
@@ -130,24 +130,24 @@ EXERCISE = Exercise(
         ),
         Compared(
             "dpo_loss",
-            _loss(_margin),
+            loss_of(margin_of),
             CASES,
             [
                 Mistake(
-                    _loss(lambda *x: -_margin(*x)),
+                    loss_of(lambda *x: -margin_of(*x)),
                     "chosen and rejected are exchanged (or a sign is): this makes the rejected answer likelier",
                 ),
                 Mistake(
-                    _mean(lambda *x: log_sigmoid(_margin(*x))),
+                    _mean(lambda *x: log_sigmoid(margin_of(*x))),
                     "the minus before the logarithm is missing: this rises where it should fall",
                 ),
                 Mistake(
-                    _loss(lambda c, r, cr, rr, b: b * (c - r)),
+                    loss_of(lambda c, r, cr, rr, b: b * (c - r)),
                     "the reference is not used: the loss then asks for a margin that the reference may have had all "
                     "along, and nothing holds the policy near it",
                 ),
                 Mistake(
-                    _loss(lambda c, r, cr, rr, b: (c - cr) - (r - rr)),
+                    loss_of(lambda c, r, cr, rr, b: (c - cr) - (r - rr)),
                     "β is missing: it says how far from the reference a preference may pull",
                 ),
                 Mistake(
@@ -155,17 +155,17 @@ EXERCISE = Exercise(
                     "β stands before the logarithm, where it only scales the step; it belongs inside of the sigmoid",
                 ),
                 Mistake(
-                    _loss(lambda c, r, cr, rr, b: b * (c - cr) - (r - rr)),
+                    loss_of(lambda c, r, cr, rr, b: b * (c - cr) - (r - rr)),
                     "β multiplies only the chosen answer: a bracket is missing",
                 ),
                 Mistake(
-                    _loss(lambda c, r, cr, rr, b: b * ((c - rr) - (r - cr))),
+                    loss_of(lambda c, r, cr, rr, b: b * ((c - rr) - (r - cr))),
                     "the references count with the wrong sign: they are exchanged, or added and not subtracted. Each "
                     "answer is compared with its own reference, and a ratio is a difference of logarithms",
                 ),
                 Mistake(
                     lambda chosen, rejected, chosen_ref, rejected_ref, beta: sum(
-                        _each(lambda *x: -log_sigmoid(_margin(*x)), chosen, rejected, chosen_ref, rejected_ref, beta)
+                        _each(lambda *x: -log_sigmoid(margin_of(*x)), chosen, rejected, chosen_ref, rejected_ref, beta)
                     ),
                     "this is the sum over the pairs",
                 ),

@@ -97,6 +97,8 @@ def _online(config: OnlineConfig) -> dict[str, str]:
     of_algorithm = _unused_cells(config.algorithm) | _entropy(config.algorithm)
     stale = "asynchronous.staleness is above 0, so sampler and trainer have other weights; workers prove theirs"
     of_algorithm |= {"update.mismatch_limit": stale} if config.staleness else {}
+    if config.asynchronous is not None and config.asynchronous.hand_off == "files":
+        of_algorithm["asynchronous.hand_off_seconds"] = "asynchronous.hand_off is files"
     return of_algorithm | _one_update(config) | _kl(config) | _reward(config) | _machinery(config)
 
 

@@ -56,7 +56,7 @@ class FlatAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def descend(self, most: float) -> Tensor:
         """One step on the gradient, scaled down to a norm; returns the norm that it had."""
-        norm = torch.linalg.vector_norm(self.gradient)
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_((most / (norm + 1e-6)).clamp_(max=1.0))  # as torch.nn.utils.clip_grad_norm_
         self._take_step()
         return norm

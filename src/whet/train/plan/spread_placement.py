@@ -41,7 +41,7 @@ def rank_placement(whole: Placement, m: Models, *, vectors: int, joined: int) ->
     each = BF16 if m.storage == "frozen" and m.on_gpu else FP32  # of a matrix: frozen ones stay as they are stored
     weights = _held(m, policy, each)
     reference = weights if whole.reference else (0, 0)  # nothing of a second model is shared with the first
-    critic = weights if m.critic == "separate" else (0, 0)
+    critic = _held(m, _headless(m, policy), each) if m.critic == "separate" else (0, 0)
     critic_head = FP32 * (m.policy.width + 1) if m.critic != "none" else 0
     moments = whole.state // max(1, whole.gradients // FP32)  # bytes of a trained weight
     gradients = _held(m, learned, FP32)
@@ -89,10 +89,16 @@ def _learned(whole: Placement, m: Models, policy: Kinds) -> Kinds:
     trained = whole.gradients // FP32
     if m.adapters:
         return Kinds(spread=0, whole=trained)
-    spread = policy.spread * (2 if m.critic == "separate" else 1)
-    if m.critic == "separate":  # it has no head for words
-        spread -= head_weights(m.policy)
+    spread = policy.spread + (_headless(m, policy).spread if m.critic == "separate" else 0)
     return Kinds(spread=spread, whole=max(0, trained - spread))
+
+
+def _headless(m: Models, policy: Kinds) -> Kinds:
+    """The policy without its head for words, as a critic of its own is."""
+    head = head_weights(m.policy)
+    if policy.spread > blocks_weights(m.policy):
+        return Kinds(spread=policy.spread - head, whole=policy.whole)
+    return Kinds(spread=policy.spread, whole=policy.whole - head)
 
 
 def _held(m: Models, kinds: Kinds, each: int) -> tuple[int, int]:

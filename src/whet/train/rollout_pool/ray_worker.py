@@ -53,8 +53,12 @@ class SamplerActor:
         from whet.distributed.weight_broadcast import Missed
         from whet.train.rollout_pool.broadcasts import Offer
 
+        def received() -> bytes:
+            self._built().receive(Offer.unpacked(json.loads(offer)))
+            return b""
+
         try:
-            return self._reply(lambda: self._built().receive(Offer.unpacked(json.loads(offer))) or b"")
+            return self._reply(received)
         except Missed as error:
             return MISSED + str(error).encode()
 

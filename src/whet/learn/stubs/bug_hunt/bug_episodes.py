@@ -14,7 +14,7 @@ def advantages(rewards: Tensor, values: Tensor, ends: Tensor, last_value: float,
     last step of the fragment the state has the value `last_value`.
     """
     result = torch.zeros_like(rewards)
-    running, following = 0.0, last_value
+    running, following = torch.zeros(()), torch.tensor(last_value)
     for t in reversed(range(len(rewards))):
         delta = rewards[t] + gamma * following - values[t]
         running = delta + gamma * lam * running

@@ -116,6 +116,8 @@ def sampled(completions: Sequence[Completion], *, step: int, steps: int) -> Samp
         step=step,
         steps=steps,
         logprobs=tuple(completion.logprobs for completion in completions),
+        turns=tuple(completion.turns for completion in completions),
+        failures=tuple(completion.failure for completion in completions),
     )
 
 
@@ -124,13 +126,14 @@ def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Sc
     return Rollout(
         example=example,
         tokens=prompt.tokens + completion.tokens,
-        mask=(False,) * prompt_length + (True,) * len(completion.tokens),
+        mask=(False,) * prompt_length + completion.mask,
         logprobs=(0.0,) * prompt_length + completion.logprobs,
         text=completion.text,
         finish=completion.finish,
         version=version,
         score=score,
         versions=completion.versions,
+        turns=completion.turns,
     )
 
 

@@ -12,11 +12,13 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.environments.grid_world import GridWorld
+from whet.tasks.environments.guessing import Guessing
 from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.programs.code_task import Code
-from whet.tasks.protocol import Gold, HasAlphabet, HasText, Task, Votes, is_reward
+from whet.tasks.protocol import Gold, HasAlphabet, HasEnvironment, HasText, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
 from whet.tasks.puzzles.countdown_rows import CountdownRows
@@ -34,6 +36,8 @@ TASKS: dict[str, type[Task]] = {
     "connections": Connections,
     "countdown": Countdown,
     "countdown_rows": CountdownRows,
+    "grid": GridWorld,
+    "guessing": Guessing,
     "hanoi": Hanoi,
     "ifeval": IFEval,
     "reasoning_gym": ReasoningGym,
@@ -124,7 +128,7 @@ class TaskFailed(RunFailed):
 class GuardedTask:
     """Raises `TaskFailed` where a user's task raises or returns the wrong type.
 
-    Has `gold`, `vote`, `training_text` and `alphabet` where the task does.
+    Has `gold`, `vote`, `training_text`, `alphabet` and `environment` where the task does.
     """
 
     def __init__(self, name: str, task: Task) -> None:
@@ -140,6 +144,8 @@ class GuardedTask:
             self.gold = partial(self._gold, task)
         if isinstance(task, Votes):
             self.vote = partial(self._vote, task)
+        if isinstance(task, HasEnvironment):
+            self.environment = task.environment
         if isinstance(task, HasText):
             self.training_text = partial(self._training_text, task)
 

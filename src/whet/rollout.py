@@ -12,6 +12,7 @@ from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Rollout, Sampled, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Awaited, Grader, Task
+from whet.turns.conductor import Conductor
 
 Group = list[Rollout]
 
@@ -53,6 +54,24 @@ def sample(
         likeliest = engine.generate(prompts, replace(sampling, temperature=0.0), count=1)
         groups = [completions + one for completions, one in zip(groups, likeliest, strict=True)]
     return list(zip(prompts, groups, strict=True))
+
+
+def converse(
+    conductor: Conductor,
+    engine: Engine,
+    examples: Sequence[Example],
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    group: int,
+    *,
+    greedy: bool = False,
+) -> list[tuple[Prompt, list[Completion]]]:
+    """`sample` of a task that is played in turns: a completion is a whole conversation."""
+    groups = conductor.play(engine, examples, prompts, sampling, group)
+    if not greedy:
+        return groups
+    likeliest = conductor.play(engine, examples, prompts, replace(sampling, temperature=0.0), 1)
+    return [(prompt, some + one) for (prompt, some), (_, one) in zip(groups, likeliest, strict=True)]
 
 
 class Scoring:

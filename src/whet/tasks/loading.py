@@ -85,7 +85,7 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
 def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
     """The task of this name with these options; a user's own with a guard around it."""
     task = load_task(name, options)
-    return task if is_packaged(name) else GuardedTask(name, task)
+    return task if is_packaged(name) else GuardedTask(name, task, options)
 
 
 def is_packaged(name: str) -> bool:
@@ -131,8 +131,8 @@ class GuardedTask:
     Has `gold`, `vote`, `training_text`, `alphabet` and `environment` where the task does.
     """
 
-    def __init__(self, name: str, task: Task) -> None:
-        self.name, self._task = name, task
+    def __init__(self, name: str, task: Task, options: Mapping[str, Any] | None = None) -> None:
+        self.name, self._task, self.options = name, task, dict(options or {})
         try:
             with printing_to_log():
                 has_alphabet = isinstance(task, HasAlphabet)  # evaluates `alphabet`, which is the user's code too

@@ -1,1 +1,1 @@
-"""Tasks with environments, which answer what the policy writes: number guessing, a grid world; and `check_environment`."""
+"""Tasks with environments that answer what the policy writes: number guessing, a grid world."""

@@ -42,6 +42,7 @@ class ControlParts:
     origin: str
     notes: tuple[str, ...]
     engine: None = None
+    conversing: None = None
     adapter: None = None
     tokenizer: None = None
     lengths: None = None

@@ -147,6 +147,8 @@ class Session:
         gc.unfreeze()
         if self.parts.engine is not None:
             self.parts.engine.close()
+        if self.parts.conversing is not None:
+            self.parts.conversing.close()
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True

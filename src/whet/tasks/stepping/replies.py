@@ -60,6 +60,8 @@ def stepped(environment: Environment, text: str) -> dict[str, Any]:
         number = float(reward)
     except (TypeError, ValueError):
         raise BadReply(f"step gave the reward {_shown(reward)}, not a number") from None
+    if not is_reward(number):  # before it becomes JSON, which has no word for it
+        raise BadReply(f"step gave the reward {number}{too_large(number) or ', not a finite number'}")
     return {
         "observation": _text(observation, "step"),
         "reward": number,
@@ -76,7 +78,7 @@ def checked(data: Mapping[str, Any]) -> Reply:
         case _:
             raise BadReply(f"gave an object with the keys {sorted(data)!s:.60}, which is not a reply")
     if not is_reward(reward):
-        raise BadReply(f"gave the reward {reward}{too_large(reward) or ', which is not a finite number'}")
+        raise BadReply(f"gave the reward {reward}{too_large(reward)}")
     for what, text in (("observation", observation), ("outcome", outcome)):
         if text is None and what == "outcome":
             continue

@@ -8,7 +8,8 @@ import pytest
 
 from tests.models.chats import CHAT, spelled
 from tests.small import small_model
-from tests.turns.played import Puppet, Script, Scripted
+from tests.turns.played import Puppet
+from tests.turns.scripted import Script, Scripted
 from whet.engines.native.native_engine import NativeEngine
 from whet.errors import RunFailed, UserError
 from whet.models.text.tokenizers import character_tokenizer

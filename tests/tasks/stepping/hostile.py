@@ -16,7 +16,7 @@ TURN = 3  # in which it happens
 
 
 def example(deed: str, number: int = 0) -> Example:
-    return Example(id=f"{deed}-{number}", prompt=f"{deed}>", answer="ok", columns={"deed": deed})
+    return Example(id=f"{deed}-{number}", prompt=f"{number}>", answer="ok", columns={"deed": deed})
 
 
 class Hostile:
@@ -53,7 +53,7 @@ class Echo:
         self.heard.append(text)
         if self.turns == TURN and self.deed != "good":
             return self._misbehave()
-        return "/".join(self.heard), 0.5, self.turns == 5
+        return "+".join(self.heard), 0.5, self.turns == 5
 
     def outcome(self) -> str:
         return "ok" if self.turns == 5 else ""

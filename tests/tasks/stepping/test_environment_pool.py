@@ -59,7 +59,7 @@ def played(environments: Environments, deeds: list[str]) -> list[list[Reply]]:
 
 def is_whole(replies: list[Reply]) -> bool:
     observations = [reply.observation for reply in replies]
-    return observations == ["", "a", "a/b", "a/b/c", "a/b/c/d", "a/b/c/d/e"] and replies[-1].outcome == "ok"
+    return observations == ["", "a", "a+b", "a+b+c", "a+b+c+d", "a+b+c+d+e"] and replies[-1].outcome == "ok"
 
 
 @pytest.mark.parametrize("deed", FAILURES)

@@ -12,7 +12,7 @@ from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Rollout, Sampled, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Awaited, Grader, Task
-from whet.turns.conductor import Conductor
+from whet.turns.conductor import Play
 
 Group = list[Rollout]
 
@@ -44,8 +44,18 @@ def sample(
     scoring: "Scoring | None" = None,
     *,
     greedy: bool = False,
+    play: Play | None = None,
 ) -> list[tuple[Prompt, list[Completion]]]:
-    """`group` completions of each prompt, then the greedy one if `greedy`; `scoring` hears of finished groups."""
+    """`group` completions of each prompt, then the greedy one if `greedy`; `scoring` hears of finished groups.
+
+    Of a task with environments they are conversations, as `play` conducts them.
+    """
+    if play is not None:
+        played = play(engine, prompts, sampling, group)
+        if not greedy:
+            return played
+        best = play(engine, prompts, replace(sampling, temperature=0.0), 1)
+        return [(prompt, some + one) for (prompt, some), (_, one) in zip(played, best, strict=True)]
     if scoring is not None and scoring.is_early and not greedy:
         groups = engine.generate(prompts, sampling, count=group, on_group=scoring.on_group)
     else:
@@ -54,24 +64,6 @@ def sample(
         likeliest = engine.generate(prompts, replace(sampling, temperature=0.0), count=1)
         groups = [completions + one for completions, one in zip(groups, likeliest, strict=True)]
     return list(zip(prompts, groups, strict=True))
-
-
-def converse(
-    conductor: Conductor,
-    engine: Engine,
-    examples: Sequence[Example],
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    group: int,
-    *,
-    greedy: bool = False,
-) -> list[tuple[Prompt, list[Completion]]]:
-    """`sample` of a task that is played in turns: a completion is a whole conversation."""
-    groups = conductor.play(engine, examples, prompts, sampling, group)
-    if not greedy:
-        return groups
-    likeliest = conductor.play(engine, examples, prompts, replace(sampling, temperature=0.0), 1)
-    return [(prompt, some + one) for (prompt, some), (_, one) in zip(groups, likeliest, strict=True)]
 
 
 class Scoring:

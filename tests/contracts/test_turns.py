@@ -48,7 +48,7 @@ def talked(policy: Any, tokenizer: Any, sampling: Sampling) -> list[Group]:
     prompts = tokenize_prompts(examples, tokenizer, stream=(1,))
     environments = OwnEnvironments(task.environment)
     conductor = Conductor(environments=environments, tokenizer=tokenizer, max_turns=None, context=64)
-    samples = conductor.play(NativeEngine(policy, tokenizer), examples, prompts, sampling, GROUP)
+    samples = conductor.play(examples, NativeEngine(policy, tokenizer), prompts, sampling, GROUP)
     return grade(TurnGrader(Marks()), examples, samples, version=0)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from whet.models.text.tokenizers import HuggingFaceTokenizer
 from whet.records import Completion, Prompt, Sampling
 
+
 class Puppet:
     """Says the same texts in every conversation, turn by turn, and remembers its prompts."""
 
@@ -35,4 +36,3 @@ class Puppet:
         logprobs = tuple(-0.5 - place for place in range(len(ids)))
         finish = "stop" if len(ids) == len(whole) else "length"
         return Completion(tokens=tuple(ids), logprobs=logprobs, text=self.tokenizer.decode(ids), finish=finish)
-

@@ -22,7 +22,9 @@ TOKENIZER = character_tokenizer("0123456789+=>abcdefgh")
 SAMPLING = Sampling(max_tokens=20)
 
 
-def conductor(task: Any, tokenizer: Any = TOKENIZER, *, max_turns: int | None = None, context: int | None = None) -> Any:
+def conductor(
+    task: Any, tokenizer: Any = TOKENIZER, *, max_turns: int | None = None, context: int | None = None
+) -> Any:
     environments = environments_of(task, Limits())
     assert environments is not None
     return Conductor(environments=environments, tokenizer=tokenizer, max_turns=max_turns, context=context)
@@ -35,7 +37,7 @@ def talk(
     engine = Puppet(tokenizer, says)
     examples = task.draw(1, seed=(1,))
     prompts = tokenize_prompts(examples, tokenizer, stream=(7,))
-    ((_, (completion,)),) = conductor(task, tokenizer, **limits).play(engine, examples, prompts, sampling, 1)
+    ((_, (completion,)),) = conductor(task, tokenizer, **limits).play(examples, engine, prompts, sampling, 1)
     return completion, engine
 
 
@@ -112,7 +114,7 @@ def test_chat_observations_are_written_as_the_template_writes_them() -> None:
     examples = [Example(id="x", prompt=(Message(role="user", content="a"),), answer="")]
     engine = Puppet(CHAT, ["ef", "g"])
     prompts = tokenize_prompts(examples, CHAT, stream=(7,))
-    ((prompt, (completion,)),) = conductor(task, CHAT).play(engine, examples, prompts, SAMPLING, 1)
+    ((prompt, (completion,)),) = conductor(task, CHAT).play(examples, engine, prompts, SAMPLING, 1)
     assert spelled(prompt.tokens + completion.tokens) == (
         "<user>a<eos><assistant>ef<eos><user>bc<eos><assistant>g<eos>"
     )
@@ -126,7 +128,7 @@ def test_a_conversation_of_one_turn_is_a_plain_completion() -> None:
     prompts = tokenize_prompts(examples, tokenizer, stream=(7,))
     engine = NativeEngine(policy, tokenizer)
     plain = sample(engine, prompts, SAMPLING, 4)
-    played = conductor(task, tokenizer).play(engine, examples, prompts, SAMPLING, 4)
+    played = conductor(task, tokenizer).play(examples, engine, prompts, SAMPLING, 4)
     assert [prompt for prompt, _ in played] == prompts
     for (_, some), (_, others) in zip(plain, played, strict=True):
         assert [(c.tokens, c.logprobs, c.text) for c in some] == [(c.tokens, c.logprobs, c.text) for c in others]
@@ -139,8 +141,8 @@ def test_a_conversation_does_not_depend_on_its_company() -> None:
     examples = task.draw(4, seed=(1,))
     prompts = tokenize_prompts(examples, tokenizer, stream=(7,))
     play = conductor(task, tokenizer, context=128).play
-    together = play(NativeEngine(policy, tokenizer), examples, prompts, SAMPLING, 3)
-    alone = play(NativeEngine(policy, tokenizer), examples[2:3], prompts[2:3], SAMPLING, 3)
+    together = play(examples, NativeEngine(policy, tokenizer), prompts, SAMPLING, 3)
+    alone = play(examples[2:3], NativeEngine(policy, tokenizer), prompts[2:3], SAMPLING, 3)
     assert [c.tokens for c in together[2][1]] == [c.tokens for c in alone[0][1]]
     assert len({len(c.turns) for _, group in together for c in group}) > 1  # of different lengths
     assert len({c.tokens for _, group in together for c in group}) > 4
@@ -157,7 +159,7 @@ def test_a_group_that_begins_differently_is_refused() -> None:
     examples = task.draw(1, seed=(1,))
     prompts = tokenize_prompts(examples, TOKENIZER, stream=(7,))
     with pytest.raises(RunFailed, match="began example 0 with different observations"):
-        conductor(task).play(Puppet(TOKENIZER, ["a"]), examples, prompts, SAMPLING, 2)
+        conductor(task).play(examples, Puppet(TOKENIZER, ["a"]), prompts, SAMPLING, 2)
 
 
 def test_an_engine_that_tells_no_ids_cannot_converse() -> None:
@@ -169,4 +171,4 @@ def test_an_engine_that_tells_no_ids_cannot_converse() -> None:
     examples = task.draw(1, seed=(1,))
     prompts = tokenize_prompts(examples, TOKENIZER, stream=(7,))
     with pytest.raises(UserError, match="does not tell the ids"):
-        conductor(task).play(Server(TOKENIZER, ["a"]), examples, prompts, SAMPLING, 1)
+        conductor(task).play(examples, Server(TOKENIZER, ["a"]), prompts, SAMPLING, 1)

@@ -26,8 +26,8 @@ from whet.tasks.grading.failures import Tolerance
 from whet.tasks.grading.graders import DirectGrader
 from whet.tasks.grading.turn_grader import graded_in_turns
 from whet.tasks.protocol import Task
+from whet.train.conversations import conversing_of
 from whet.train.rows.loop import build_trainer
-from whet.train.setup.conversations import conversing_of
 from whet.train.setup.corpora import text_measure
 from whet.train.setup.reward_grader import build_grader, score_completions
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from whet.distributed.world import World
@@ -19,7 +18,7 @@ from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Batched, Gold, Task
-from whet.turns.conductor import Conductor
+from whet.turns.conductor import Play
 from whet.turns.conversing import Conversing
 
 # In place of the step in random streams, so that evaluation and training never share one.
@@ -146,11 +145,10 @@ def evaluate(  # noqa: PLR0913
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
     greedy = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     with closing(Conversing(tokenizer)) as own:
-        conductor = (conversing or own).of(task)
-        play = partial(_play, conductor, mine) if conductor is not None else _generate
-        completions = play(engine, prompts, greedy, count=1)
+        play = (conversing or own).play(task, mine)
+        completions = _generate(play, engine, prompts, greedy, count=1)
         if samples:
-            sampled = play(engine, prompts, sampling, count=samples)
+            sampled = _generate(play, engine, prompts, sampling, count=samples)
             completions = [first + rest for first, rest in zip(completions, sampled, strict=True)]
     if scorer is None:  # else it says what of a failure
         _refuse_failures(mine, completions)
@@ -196,21 +194,14 @@ def _prompt(tokenizer: Tokenizer, example: Example, seed: int) -> Prompt:
     return Prompt(tokens=tuple(tokenizer.prompt(example.prompt)), stream=stream)
 
 
-def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[list[Completion]]:
-    # With fewer examples than ranks some ranks have none.
-    return engine.generate(prompts, sampling, count=count) if prompts else []
-
-
-def _play(
-    conductor: Conductor,
-    examples: Sequence[Example],
-    engine: Engine,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    *,
-    count: int,
+def _generate(
+    play: Play | None, engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, count: int
 ) -> list[list[Completion]]:
-    return [conversations for _, conversations in conductor.play(engine, examples, prompts, sampling, count)]
+    if not prompts:  # with fewer examples than ranks some ranks have none
+        return []
+    if play is not None:
+        return [conversations for _, conversations in play(engine, prompts, sampling, count)]
+    return engine.generate(prompts, sampling, count=count)
 
 
 def _refuse_failures(examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> None:

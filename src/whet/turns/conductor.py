@@ -7,7 +7,7 @@ from the stream (…, sample, t), so a conversation of one turn is the same, tok
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from whet.engines.engine_protocol import Engine
@@ -17,6 +17,7 @@ from whet.records import Completion, Example, Finish, Message, Prompt, Sampling,
 from whet.tasks.stepping.replies import Environments, Reply
 
 Conversations = list[tuple[Prompt, list[Completion]]]  # each prompt with its first observation, and its conversations
+Play = Callable[[Engine, Sequence[Prompt], Sampling, int], Conversations]  # `Conductor.play` of given examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,7 @@ class Conductor:
     context: int | None  # of the model; None: it is not known
 
     def play(
-        self, engine: Engine, examples: Sequence[Example], prompts: Sequence[Prompt], sampling: Sampling, count: int
+        self, examples: Sequence[Example], engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, count: int
     ) -> Conversations:
         """`count` conversations about each example. `sampling.max_tokens` is of all turns of one together."""
         if not examples:

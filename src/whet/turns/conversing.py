@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
+from whet.records import Example
 from whet.tasks.protocol import Task, has_environment
 from whet.tasks.stepping.environment_pool import Limits, environments_of
-from whet.turns.conductor import Conductor
+from whet.turns.conductor import Conductor, Play
 
 
 class Conversing:
@@ -30,6 +34,11 @@ class Conversing:
         if id(task) not in self._conductors:
             self._conductors[id(task)] = task, self._made(task)
         return self._conductors[id(task)][1]
+
+    def play(self, task: Task, examples: Sequence[Example]) -> Play | None:
+        """Plays conversations about these examples; None if the task has no environments."""
+        conductor = self.of(task)
+        return None if conductor is None else partial(conductor.play, examples)
 
     def close(self) -> None:
         """Ends the processes of environments."""

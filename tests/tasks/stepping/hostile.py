@@ -58,7 +58,7 @@ class Echo:
     def outcome(self) -> str:
         return "ok" if self.turns == 5 else ""
 
-    def _misbehave(self) -> Any:  # noqa: PLR0911
+    def _misbehave(self) -> Any:  # noqa: C901, PLR0911, PLR0912 - one branch for each deed
         match self.deed:
             case "raises":
                 raise KeyError("lost")

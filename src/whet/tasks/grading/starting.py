@@ -13,9 +13,7 @@ from whet.user_code import output_log
 MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 
 
-def started(
-    command: Sequence[str], variables: Mapping[str, str], setup: WorkerSetup, what: str
-) -> tuple[Child, bool]:
+def started(command: Sequence[str], variables: Mapping[str, str], setup: WorkerSetup, what: str) -> tuple[Child, bool]:
     """A process that has loaded `what`, and whether a function of it asks for `Sampled`."""
     log = output_log()
     child = Child(command, variables, printed=None if log is None else log.write)

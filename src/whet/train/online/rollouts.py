@@ -20,7 +20,7 @@ from whet.errors import UserError
 from whet.imports import optional_package
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
-from whet.rollout import Scoring, converse, draw, sample, tokenize_prompts
+from whet.rollout import Scoring, draw, sample, tokenize_prompts
 from whet.runs.directory import RunDirectory
 from whet.runs.layout import hand_off_path
 from whet.tasks.protocol import Grader
@@ -82,10 +82,8 @@ class SampledNow:
         mine = of.world.shard(examples)
         scoring = Scoring(of.grader, mine, version=step - 1, steps=of.config.steps)
         greedy = of.learner.algorithm.needs_greedy
-        conductor = None if parts.conversing is None else parts.conversing.of(parts.task)
-        if conductor is not None:
-            return scoring, converse(conductor, parts.engine, mine, prompts, sampling, rollout.group, greedy=greedy)
-        return scoring, sample(parts.engine, prompts, sampling, rollout.group, scoring, greedy=greedy)
+        play = parts.play(mine)
+        return scoring, sample(parts.engine, prompts, sampling, rollout.group, scoring, greedy=greedy, play=play)
 
     def metrics(self) -> dict[str, float]:
         return {}

@@ -32,19 +32,21 @@ from whet.models.reward.settings import write_settings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.storage.tensor_file import Whole, as_it_is
 from whet.models.text.chat_settings import with_chat
+from whet.records import Example
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
+from whet.train.conversations import conversing_of, require_conversations
 from whet.train.optimizers.optimizer import make_optimizer
-from whet.train.setup.conversations import conversing_of, require_conversations
 from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
 from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 from whet.train.spreading.spread_models import held, sampling_engine
+from whet.turns.conductor import Play
 from whet.turns.conversing import Conversing
 
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -73,6 +75,10 @@ class Parts(Generic[M]):
     lengths: Callable[[], Sequence[tuple[int, int]]] | None = None  # tokens of a step's rows; None: of prompts
     conversing: Conversing | None = None  # plays the tasks that have environments; None without an engine
     whole: Whole = as_it_is  # of weights that are spread over ranks: then all of them save, and one names a directory
+
+    def play(self, examples: Sequence[Example]) -> Play | None:
+        """Plays conversations about these examples of the task; None if it has no environments."""
+        return None if self.conversing is None else self.conversing.play(self.task, examples)
 
     def save_model(self, directory: Path | None) -> None:
         """Saves model and tokenizer as one loadable directory, each weight in the dtype in which it is trained."""

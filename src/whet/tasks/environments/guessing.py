@@ -1,9 +1,11 @@
 """Number guessing: a secret number, guesses, and whether it is higher or lower. Bisection always finds it in time.
 
-    reward = 0.8 · found + 0.2 · knowledge
+    reward = 0.5 · found + 0.5 · knowledge
 
 `knowledge` is paid turn by turn: what a guess says of the secret, in bits, out of all that there are to know. A guess
-in the middle of the numbers that are left says most. As many guesses are allowed as bisection needs at worst.
+in the middle of the numbers that are left says most. As many guesses are allowed as bisection needs at worst. All
+numbers are written with as many digits as the highest one: a policy that begins at random would otherwise settle on
+short ones.
 """
 
 import math
@@ -15,8 +17,8 @@ from whet.errors import UserError
 from whet.records import Example, Score
 from whet.tasks.space import Problem, Space, fingerprint
 
-FOUND_WEIGHT = 0.8
-KNOWLEDGE_WEIGHT = 0.2
+FOUND_WEIGHT = 0.5
+KNOWLEDGE_WEIGHT = 0.5
 HIGHEST_LEVEL = 8
 GAMES = 10_000  # each with a secret of its own, which its number does not tell
 HIGHER, LOWER, NO_GUESS, RIGHT = "+", "-", "?", "="
@@ -27,7 +29,7 @@ SIGN = ":"  # after the number of the game
 class Guessing:
     """Find a number from "higher" (+) and "lower" (-), in as few guesses as bisection needs."""
 
-    level: int = 1  # 1 … 8: numbers from 1 to 2^(level + 2) − 1, and level + 2 guesses
+    level: int = 1  # 1 … 8: numbers from 1 to 2^(level + 2) − 1, with zeros in front, and level + 2 guesses
 
     name = "guessing"
 
@@ -69,7 +71,7 @@ class Guessing:
         game.reset(example)
         for text in texts:
             game.step(text)
-        return str((game.low + game.high) // 2)
+        return self._written((game.low + game.high) // 2)
 
     @cached_property
     def _space(self) -> Space:
@@ -79,7 +81,10 @@ class Guessing:
         assert kind == 0
         question = f"{index:0{len(str(GAMES - 1))}d}"
         secret = 1 + fingerprint("secret", self.highest, index) % self.highest
-        return Problem(question=question, answer=str(secret), twin=question)
+        return Problem(question=question, answer=self._written(secret), twin=question)
+
+    def _written(self, number: int) -> str:
+        return f"{number:0{len(str(self.highest))}d}"
 
     def _example(self, problem: Problem) -> Example:
         columns = {"question": problem.question, "level": self.level}
@@ -98,20 +103,20 @@ class GuessingGame:
     def __init__(self, *, highest: int, guesses: int) -> None:
         self.low, self.high = 1, highest  # between them is the secret, as far as the guesses tell
         self._all, self._guesses = highest, guesses
-        self._secret = self._last = 0
-        self._used = 0
+        self._secret = self._used = 0
+        self._last = ""
 
     def reset(self, example: Example) -> str:
-        self.low, self.high, self._used, self._last = 1, self._all, 0, 0
+        self.low, self.high, self._used, self._last = 1, self._all, 0, ""
         self._secret = int(example.answer)
         return ""
 
     def step(self, text: str) -> tuple[str, float, bool]:
         self._used += 1
         is_last = self._used >= self._guesses
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(self._all))):
+        if not (text.isascii() and text.isdecimal() and len(text) == len(str(self._all))):
             return NO_GUESS, 0.0, is_last
-        self._last = guess = int(text)
+        self._last, guess = text, int(text)
         before = self.high - self.low + 1
         if guess == self._secret:
             self.low = self.high = guess
@@ -126,4 +131,4 @@ class GuessingGame:
         return answer, KNOWLEDGE_WEIGHT * learned, is_last or answer == RIGHT
 
     def outcome(self) -> str:
-        return str(self._last) if self._last else ""
+        return self._last

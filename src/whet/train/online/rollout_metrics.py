@@ -174,7 +174,11 @@ def _again(items: Sequence[Hashable]) -> int:
 
 def _matches(rows: Sequence[Row]) -> dict[str, float]:
     """With token rewards: the share of all sampled tokens that equal the real ones."""
-    compared = [(row["parts"]["match"], len(row["token_rewards"])) for row in rows if "match" in row["parts"]]
+    compared = [
+        (row["parts"]["match"], len(row["token_rewards"]))
+        for row in rows
+        if "match" in row["parts"] and "token_rewards" in row
+    ]
     total = sum(count for _, count in compared)
     return {"tokens/match": math.fsum(share * count for share, count in compared) / total} if total else {}
 

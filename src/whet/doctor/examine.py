@@ -22,7 +22,7 @@ from whet.runs.logs import reason
 from whet.runs.rollout_files import RolloutFiles
 
 READ = 8  # steps whose rollouts are read, spread over the run
-READ_OF_ROWS = ("id", "prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage")
+READ_OF_ROWS = ("id", "prompt", "text", "tokens", "mask", "pieces", "finish", "reward", "parts", "advantage", "turns")
 
 
 def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:

@@ -71,7 +71,7 @@ def _asked(task: Task, examples: list[Example], *, quiet: bool) -> Iterator[tupl
     """Each example with what is graded and the turns that led to it, until there are no more answers."""
     from whet.tasks.stepping.environment_pool import Limits, environments_of
 
-    answers = _answers(quiet=quiet)
+    answers = _answers()
     environments = environments_of(task, Limits())
     for number, example in enumerate(examples, 1):
         if not quiet:
@@ -109,8 +109,8 @@ def _conversed(
     raise UserError(f"{reply.failure} (turn {len(turns)})")
 
 
-def _answers(*, quiet: bool) -> Iterator[str]:
-    while line := _line(quiet=quiet):
+def _answers() -> Iterator[str]:
+    while line := _line():
         if line.strip() != QUOTES:
             yield line.rstrip("\r\n")
             continue
@@ -122,8 +122,8 @@ def _answers(*, quiet: bool) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _line(*, quiet: bool) -> str:
-    if sys.stdin.isatty() and not quiet:
+def _line() -> str:
+    if sys.stdin.isatty():
         say_text("> ", end="")
         sys.stdout.flush()
     return sys.stdin.readline()

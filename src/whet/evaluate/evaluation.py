@@ -145,7 +145,8 @@ def evaluate(  # noqa: PLR0913
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
     greedy = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     with closing(Conversing(tokenizer)) as own:
-        play = (conversing or own).play(task, mine)
+        about = (conversing or own).of(task)
+        play = None if about is None else about(mine)
         completions = _generate(play, engine, prompts, greedy, count=1)
         if samples:
             sampled = _generate(play, engine, prompts, sampling, count=samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from whet.engines.engine_protocol import Engine
 from whet.errors import RunFailed, UserError
@@ -28,6 +29,10 @@ class Conductor:
     tokenizer: Tokenizer
     max_turns: int | None  # of a conversation; None: until its tokens are used up
     context: int | None  # of the model; None: it is not known
+
+    def about(self, examples: Sequence[Example]) -> Play:
+        """Plays conversations about these examples."""
+        return partial(self.play, examples)
 
     def play(
         self, examples: Sequence[Example], engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, count: int

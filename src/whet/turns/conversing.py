@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
@@ -29,16 +28,12 @@ class Conversing:
         self._limits = limits or Limits()
         self._conductors: dict[int, tuple[Task, Conductor | None]] = {}
 
-    def of(self, task: Task) -> Conductor | None:
-        """The conductor of a task; None if its rollouts are single answers."""
+    def of(self, task: Task) -> Callable[[Sequence[Example]], Play] | None:
+        """Makes what plays conversations about examples of a task; None if its rollouts are single answers."""
         if id(task) not in self._conductors:
             self._conductors[id(task)] = task, self._made(task)
-        return self._conductors[id(task)][1]
-
-    def play(self, task: Task, examples: Sequence[Example]) -> Play | None:
-        """Plays conversations about these examples; None if the task has no environments."""
-        conductor = self.of(task)
-        return None if conductor is None else partial(conductor.play, examples)
+        conductor = self._conductors[id(task)][1]
+        return None if conductor is None else conductor.about
 
     def close(self) -> None:
         """Ends the processes of environments."""

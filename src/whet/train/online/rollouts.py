@@ -82,7 +82,7 @@ class SampledNow:
         mine = of.world.shard(examples)
         scoring = Scoring(of.grader, mine, version=step - 1, steps=of.config.steps)
         greedy = of.learner.algorithm.needs_greedy
-        play = parts.play(mine)
+        play = None if parts.play is None else parts.play(mine)
         return scoring, sample(parts.engine, prompts, sampling, rollout.group, scoring, greedy=greedy, play=play)
 
     def metrics(self) -> dict[str, float]:

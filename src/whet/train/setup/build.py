@@ -74,11 +74,8 @@ class Parts(Generic[M]):
     adapter: Adapter | None = None  # of a LoRA run, which saves it in place of the model
     lengths: Callable[[], Sequence[tuple[int, int]]] | None = None  # tokens of a step's rows; None: of prompts
     conversing: Conversing | None = None  # plays the tasks that have environments; None without an engine
+    play: Callable[[Sequence[Example]], Play] | None = None  # conversations about examples of `task`, if it has some
     whole: Whole = as_it_is  # of weights that are spread over ranks: then all of them save, and one names a directory
-
-    def play(self, examples: Sequence[Example]) -> Play | None:
-        """Plays conversations about these examples of the task; None if it has no environments."""
-        return None if self.conversing is None else self.conversing.play(self.task, examples)
 
     def save_model(self, directory: Path | None) -> None:
         """Saves model and tokenizer as one loadable directory, each weight in the dtype in which it is trained."""
@@ -169,6 +166,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     require_conversations(config, task)
     require_fitting_prompts(config, task, evaluation.values(), start.tokenizer, policy.context)
     trained_on = () if isinstance(config, OfflineConfig) and config.data is not None else (prompts_line(config, task),)
+    conversing = conversing_of(config, start.tokenizer, context=policy.context)
     return Parts(
         task=task,
         evaluation=evaluation,
@@ -190,7 +188,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
         measure=text_measure(config, task, start.tokenizer, policy, world),
-        conversing=conversing_of(config, start.tokenizer, context=policy.context),
+        conversing=conversing,
+        play=conversing.of(task),
         whole=world.sharding.whole,
         adapter=adapter,
     )

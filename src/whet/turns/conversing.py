@@ -46,8 +46,8 @@ class Conversing:
         environments = environments_of(task, self._limits)
         if environments is None:
             return None
-        example = next(iter(task.held_out(1)), None)
-        if example is not None and not isinstance(example.prompt, str):
+        (example,) = task.held_out(1) or task.draw(1, seed=(0, 1))
+        if not isinstance(example.prompt, str):
             require_history(self._tokenizer)
         return Conductor(
             environments=environments, tokenizer=self._tokenizer, max_turns=self._max_turns, context=self._context

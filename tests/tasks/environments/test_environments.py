@@ -37,7 +37,7 @@ def test_bisection_finds_every_number_in_time(level: int) -> None:
 
 
 def test_what_a_guess_is_paid() -> None:
-    """Secret 11 of 1 … 15: 08 leaves 09 … 15, 12 leaves 09 … 11; a word, and a guess that tells nothing, pay nothing."""
+    """Secret 11 of 1 … 15: 08 leaves 09 … 15, then 12 leaves 09 … 11; a word, and what is known, pay nothing."""
     task = Guessing(level=2)
     example = Example(id="x", prompt="x", answer="11")
     found = play(task, example, ["08", "12", "twelve", "12"])

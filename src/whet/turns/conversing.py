@@ -46,7 +46,7 @@ class Conversing:
         environments = environments_of(task, self._limits)
         if environments is None:
             return None
-        (example,) = task.held_out(1) or task.draw(1, seed=(0, 1))
+        example = (task.held_out(1) or task.draw(1, seed=(0, 1)))[0]
         if not isinstance(example.prompt, str):
             require_history(self._tokenizer)
         return Conductor(

@@ -111,6 +111,7 @@ ROOMS_INSIDE = {
         "check": {"protocol"},
         "environments": {"space"},
         "stepping": {"protocol", "loading", "selection", "grading", "check"},
+        "tools": {"protocol", "loading"},
         "reward_library": set(),
         "shingles": set(),
         "bench": {"protocol", "loading", "grading", "check", "space", "shingles", "maths"},

@@ -54,6 +54,7 @@ ELSEWHERE = {
     "maths": "whet.data.maths_task:MathsTask",
     "rows": "whet.data.rows_task:RowsTask",
     "mixture": "whet.tasks.selection.mixture:Mixture",
+    "tools": "whet.tasks.tools.tool_task:ToolTask",
 }
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

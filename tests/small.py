@@ -29,11 +29,18 @@ def small_model(family="llama", *, seed=0, context=64, layers=2, width=32, vocab
     return model, tokenizer
 
 
-def small_chat_model(directory):
+def small_chat_model(directory, *, context=256):
     """A Llama with a byte-level vocabulary and a chat template, saved as a directory."""
     tokenizer = train_bpe(["What is 12+34? Think if you must, and end with the number. 46"] * 4, 300)
     model = new_model(
-        "llama", vocab_size=tokenizer.vocab_size, layers=2, heads=4, width=32, context=256, seed=0, eos=tokenizer.eos
+        "llama",
+        vocab_size=tokenizer.vocab_size,
+        layers=2,
+        heads=4,
+        width=32,
+        context=context,
+        seed=0,
+        eos=tokenizer.eos,
     )
     directory.mkdir(parents=True)
     model.save(directory)

@@ -29,9 +29,10 @@ MAY_IMPORT = {
     "models": {"records", "errors", "files", "manifests", "limited_process", "imports", "late_torch"},
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},
     "engines": {"models", "batching", "records", "errors", "streams", "imports"},
-    "rollout": {"engines", "models", "tasks", "records", "errors", "streams"},
+    "turns": {"engines", "models", "tasks", "records", "errors"},
+    "rollout": {"turns", "engines", "models", "tasks", "records", "errors", "streams"},
     "runs": {"errors", "manifests", "imports"},
-    "evaluate": {"engines", "models", "tasks", "distributed", "records", "errors", "streams"},
+    "evaluate": {"turns", "engines", "models", "tasks", "distributed", "records", "errors", "streams"},
     "control": {"models", "tasks", "errors", "imports", "streams", "user_code"},
     "learn": {"errors", "limited_process", "user_code"},
     "number_format": set(),
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "recipes": set(),
     "launch": {"errors", "imports", "files", "runs", "tasks"},
 }
-IN_ROOMS = {"puzzles", "programs", "instructions", "gym"}  # tasks with a package of their own
+IN_ROOMS = {"puzzles", "programs", "instructions", "gym", "environments"}  # tasks with a package of their own
 TASK_FILES = {task.__module__.split(".")[2] for task in TASKS.values()} - IN_ROOMS
 ANY_ENGINE = {"protocol", "limits", "native", "http"}  # of those that are not named below
 COMMON_TO_MODELS = {"adapters", "layers", "storage", "protocol", "finite", "decoder", "foreign"}
@@ -109,6 +110,9 @@ ROOMS_INSIDE = {
         "selection": {"protocol", "blending", "loading", "stored", "space"},
         "grading": {"protocol", "loading", "selection", "blending"},
         "check": {"protocol"},
+        "environments": {"space"},
+        "stepping": {"protocol", "loading", "selection", "grading", "check"},
+        "tools": {"protocol", "loading"},
         "reward_library": set(),
         "shingles": set(),
         "bench": {"protocol", "loading", "grading", "check", "space", "shingles", "maths"},
@@ -197,7 +201,8 @@ ROOMS_INSIDE = {
     "train": {
         "optimizers": set(),
         "spreading": set(),
-        "setup": {"optimizers", "spreading"},
+        "conversations": set(),
+        "setup": {"optimizers", "spreading", "conversations"},
         "session": {"setup", "optimizers", "plan"},
         "rows": {"setup", "session", "optimizers", "spreading"},
         "rollout_pool": {"setup"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -92,14 +93,27 @@ NO_SCORE = Score(reward=math.nan, parts={})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One turn of a conversation with an environment: what the policy wrote, and what it was answered."""
+
+    tokens: int  # of the policy
+    text: str  # what it wrote, decoded, as the environment read it
+    reward: float = 0.0  # of the environment for this turn
+    observation: str = ""  # the environment's answer
+    observed: int = 0  # tokens of it between this turn and the next; 0: none followed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sampled:
     """What reward functions may ask for of a batch of completions besides their texts."""
 
-    tokens: tuple[tuple[int, ...], ...]  # of each completion, the end-of-sequence token included
+    tokens: tuple[tuple[int, ...], ...]  # of each completion, ends of sequences and observations included
     finish: tuple[Finish, ...]
     step: int  # finished steps of the run
     steps: int  # of the whole run
     logprobs: tuple[tuple[float, ...], ...] = ()  # of the tokens, under the sampler; not offered to reward functions
+    turns: tuple[tuple[Turn, ...], ...] = ()  # of each conversation with an environment; nor these
+    failures: tuple[str, ...] = ()  # of the environment, "" where it did not fail; nor these
 
     def rows(self, rows: Sequence[int]) -> Sampled:
         """The same of these rows."""
@@ -108,6 +122,8 @@ class Sampled:
             tokens=tuple(self.tokens[row] for row in rows),
             finish=tuple(self.finish[row] for row in rows),
             logprobs=tuple(self.logprobs[row] for row in rows) if self.logprobs else (),
+            turns=tuple(self.turns[row] for row in rows) if self.turns else (),
+            failures=tuple(self.failures[row] for row in rows) if self.failures else (),
         )
 
 
@@ -153,13 +169,27 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """The output of an engine. `tokens` and `logprobs` have the same length."""
+    """The output of an engine, or a whole conversation. `tokens` and `logprobs` have the same length."""
 
-    tokens: tuple[int, ...]  # the sampled ids, the end-of-sequence token included
-    logprobs: tuple[float, ...]  # under the sampling distribution
-    text: str  # decoded, without special tokens
+    tokens: tuple[int, ...]  # the sampled ids, the end-of-sequence token included, and those of observations
+    logprobs: tuple[float, ...]  # under the sampling distribution; 0.0 of observations
+    text: str  # decoded, without special tokens; of a conversation its outcome, which is graded
     finish: Finish  # "stop", or "length": truncated
     versions: tuple[int, ...] = ()  # of the weights that sampled each token, where several did
+    turns: tuple[Turn, ...] = ()  # of a conversation; none: the policy sampled all tokens
+    failure: str = ""  # what went wrong in the environment, which then has no reward to give
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """True on tokens of the policy."""
+        if not self.turns:
+            return (True,) * len(self.tokens)
+        return tuple(chain.from_iterable((True,) * turn.tokens + (False,) * turn.observed for turn in self.turns))
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(turn.tokens for turn in self.turns) if self.turns else len(self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +205,7 @@ class Rollout:
     version: int  # policy version that sampled it, or the first one
     score: Score
     versions: tuple[int, ...] = ()  # of every sampled token, where several did (in-flight updates)
+    turns: tuple[Turn, ...] = ()  # of a conversation with an environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

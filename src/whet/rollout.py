@@ -12,6 +12,7 @@ from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Rollout, Sampled, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Awaited, Grader, Task
+from whet.turns.conductor import Play
 
 Group = list[Rollout]
 
@@ -43,8 +44,18 @@ def sample(
     scoring: "Scoring | None" = None,
     *,
     greedy: bool = False,
+    play: Play | None = None,
 ) -> list[tuple[Prompt, list[Completion]]]:
-    """`group` completions of each prompt, then the greedy one if `greedy`; `scoring` hears of finished groups."""
+    """`group` completions of each prompt, then the greedy one if `greedy`; `scoring` hears of finished groups.
+
+    Of a task with environments they are conversations, as `play` conducts them.
+    """
+    if play is not None:
+        played = play(engine, prompts, sampling, group)
+        if not greedy:
+            return played
+        best = play(engine, prompts, replace(sampling, temperature=0.0), 1)
+        return [(prompt, some + one) for (prompt, some), (_, one) in zip(played, best, strict=True)]
     if scoring is not None and scoring.is_early and not greedy:
         groups = engine.generate(prompts, sampling, count=group, on_group=scoring.on_group)
     else:
@@ -116,6 +127,8 @@ def sampled(completions: Sequence[Completion], *, step: int, steps: int) -> Samp
         step=step,
         steps=steps,
         logprobs=tuple(completion.logprobs for completion in completions),
+        turns=tuple(completion.turns for completion in completions),
+        failures=tuple(completion.failure for completion in completions),
     )
 
 
@@ -124,13 +137,14 @@ def _rollout(example: Example, prompt: Prompt, completion: Completion, score: Sc
     return Rollout(
         example=example,
         tokens=prompt.tokens + completion.tokens,
-        mask=(False,) * prompt_length + (True,) * len(completion.tokens),
+        mask=(False,) * prompt_length + completion.mask,
         logprobs=(0.0,) * prompt_length + completion.logprobs,
         text=completion.text,
         finish=completion.finish,
         version=version,
         score=score,
         versions=completion.versions,
+        turns=completion.turns,
     )
 
 

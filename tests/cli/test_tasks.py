@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.tiny import Whet
 from tests.tasks.bench import known_bad
+from whet.tasks.environments.guessing import Guessing
 from whet.tasks.procedural import Arithmetic
 from whet.tasks.puzzles.hanoi import Hanoi
 
@@ -51,6 +52,26 @@ def test_an_answer_may_have_several_lines(whet: Whet) -> None:
     assert (found["answered"], found["correct"], found["mean_reward"]) == (1, 1, 1.0)
     assert found["rounds"][0]["given"] == f"I move.\n<answer>{example.answer}</answer>"
     assert found["rounds"][0]["prompt"].startswith("user: Tower of Hanoi")
+
+
+def test_a_person_plays_in_turns(whet: Whet) -> None:
+    """The middle is always the best guess; then a word, until the guesses are used up."""
+    task = Guessing(level=1)
+    first, second = task.draw(2, seed=(0, 1))
+    moves: list[str] = []
+    while not moves or moves[-1] != first.answer:
+        moves.append(task.move(first, moves))
+    result = whet("tasks", "play", "guessing", "--count", 2, stdin="\n".join([*moves, "x", "y", "z", ""]))
+    assert result.code == 0
+    assert "correct: reward 1 (correct 1, environment 0.5)" in result.out
+    assert "\n?\n?\n?\n" in result.out
+    assert f"wrong: reward 0 (correct 0, environment 0)\nanswer: {second.answer}" in result.out
+    asked = ("tasks", "play", "guessing", "--count", 1, "--json")
+    (found,) = json.loads(whet(*asked, stdin="\n".join([*moves, ""])).out)["rounds"]
+    assert [turn["text"] for turn in found["turns"]] == moves
+    assert sum(turn["reward"] for turn in found["turns"]) == pytest.approx(0.5)
+    unfinished = json.loads(whet(*asked, stdin="x\n").out)
+    assert unfinished["answered"] == 0
 
 
 def test_a_game_ends_without_answers_and_by_an_interrupt(whet: Whet, monkeypatch: pytest.MonkeyPatch) -> None:

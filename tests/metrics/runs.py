@@ -106,6 +106,7 @@ def recipes(folder: Path, model: str, corpus: Mapping[str, Any]) -> Iterator[tup
     )
     yield "online", {**ONLINE, "task": corpus, "reward": {"tokens": {}}}
     yield "online", {**ONLINE, "task": {"name": "reviews"}, "model": {"new": {**NEW["new"], "context": 96}}}
+    yield "online", {**ONLINE, "task": {"name": "guessing"}}
     yield "control", CONTROL
     yield "sft", {**OFFLINE, "task": {"name": "sorting", "level": 1}}
     yield "lm", {**OFFLINE, "task": corpus, "objective": "lm"}

@@ -23,7 +23,10 @@ from whet.models.protocol import Tokenizer
 from whet.models.reward.scoring import load_scorer
 from whet.runs.directory import RunDirectory
 from whet.tasks.grading.failures import Tolerance
+from whet.tasks.grading.graders import DirectGrader
+from whet.tasks.grading.turn_grader import graded_in_turns
 from whet.tasks.protocol import Task
+from whet.train.conversations import conversing_of
 from whet.train.rows.loop import build_trainer
 from whet.train.setup.corpora import text_measure
 from whet.train.setup.reward_grader import build_grader, score_completions
@@ -51,8 +54,9 @@ def measured_as_trained(  # noqa: PLR0913
     given, name, options = found
     task = fitted(given, tokenizer, engine, limit, note)
     named = TaskConfig(name=name, **options)
-    with _own_rewards(config, best, task, named, tokenizer, world.device, note) as scorer:
-        result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, world=world)
+    talks = conversing_of(config, tokenizer, context=engine.policy.context if isinstance(engine, LocalEngine) else None)
+    with closing(talks), _own_rewards(config, best, task, named, tokenizer, world.device, note) as scorer:
+        result = evaluate(engine, tokenizer, task, **settings, scorer=scorer, conversing=talks, world=world)
     if isinstance(config, OnlineConfig) and isinstance(engine, LocalEngine):
         return replace(result, rows=text_measure(config, given, tokenizer, engine.policy, world)(engine.policy))
     if not isinstance(config, OfflineConfig):
@@ -106,9 +110,8 @@ def _own_rewards(
 
 def _of_task(task: Task) -> HeldOutScorer:
     """The task's own scores, of a model that no run trained on it."""
-    return lambda examples, completions: [
-        task.score(example, completion.text) for example, completion in zip(examples, completions, strict=True)
-    ]
+    grader = graded_in_turns(DirectGrader(task), task)
+    return partial(score_completions, grader, step=0, steps=0)
 
 
 def _own_rows(config: OfflineConfig, best: Path, engine: Engine, examples: int, world: World, note: Note) -> Rows:

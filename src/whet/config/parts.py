@@ -183,10 +183,11 @@ class TemperatureRange(Section):
 class RolloutConfig(Section):
     """What is sampled at every step: `prompts` × `group` completions."""
 
-    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty", "pass_rate")
+    saved_if_set: ClassVar[tuple[str, ...]] = ("min_tokens", "repetition_penalty", "pass_rate", "max_turns")
     prompts: Positive = 16  # prompts of a step, over all ranks
     group: Positive = 8  # completions of each prompt
-    max_tokens: Positive = 256  # longest completion
+    max_tokens: Positive = 256  # longest completion; with an environment, the policy's tokens of all turns together
+    max_turns: Positive | None = None  # of a conversation with the task's environment; null: no limit but max_tokens
     temperature: Above = 1.0  # of sampling; log-probs are those of this distribution
     adaptive_temperature: TemperatureRange | None = None
     top_k: Count = 0  # sample from the k most likely tokens; 0: all

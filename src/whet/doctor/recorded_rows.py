@@ -44,6 +44,14 @@ def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and set(map(type, value)) <= {kind}
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(turn, dict) and _is_count(turn.get("tokens")) for turn in value)
+
+
 # What rules read of a row, and whether a value may stand there; null is none.
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "id": lambda _: True,  # like the prompt, read as text whatever it is
@@ -56,4 +64,5 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "reward": _is_number,
     "parts": lambda value: isinstance(value, dict),
     "advantage": _is_number,
+    "turns": _are_turns,
 }

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from whet.distributed.world import World
 from whet.engines.engine_protocol import Engine
-from whet.errors import UserError
+from whet.errors import RunFailed, UserError
 from whet.evaluate.measures import of_set
 from whet.evaluate.statistics import Interval, best_of_n, flat_metrics, majority_at_k, mean_interval, pass_at_k, wilson
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Prompt, Sampling, Score
 from whet.streams import name_number
 from whet.tasks.protocol import Batched, Gold, Task
+from whet.turns.conductor import Play
+from whet.turns.conversing import Conversing
 
 # In place of the step in random streams, so that evaluation and training never share one.
 EVALUATION_STEP = 2**31 - 1
@@ -45,10 +48,12 @@ class Answer:
     extra: Mapping[str, Any] | None = None  # what reward functions noted of it, if they did
     logged: Mapping[str, float] | None = None  # what they measured of its batch
     part: str | None = None  # of a mixture: the task that the example belongs to
+    turns: Sequence[Mapping[str, Any]] | None = None  # of a conversation: each `Turn` as plain data
+    failure: str | None = None  # of its environment, if it failed
 
     def row(self) -> dict[str, Any]:
         """As plain data, without the fields of some answers where this one has none."""
-        some = ("reward", "parts", "vote", "rank_score", "extra", "logged", "part")
+        some = ("reward", "parts", "vote", "rank_score", "extra", "logged", "part", "turns", "failure")
         return {key: value for key, value in asdict(self).items() if key not in some or value is not None}
 
 
@@ -127,20 +132,27 @@ def evaluate(  # noqa: PLR0913
     seed: int,
     scorer: HeldOutScorer | None = None,
     ranker: Ranker | None = None,
+    conversing: Conversing | None = None,
     world: World,
 ) -> Evaluation:
     """Answers `examples` held-out examples greedily and, for pass@k, `samples` times with `sampling`.
 
     Greedy answers are also scored by `scorer`, and samples by `ranker` for best-of-k; every rank scores its share.
+    A task with environments is played, as `conversing` says.
     """
     _check(examples=examples, sampling=sampling, samples=samples, ks=ks)
     mine = world.shard(held_out(task, examples))
     prompts = [_prompt(tokenizer, example, seed) for example in mine]
     greedy = replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    completions = _generate(engine, prompts, greedy, count=1)
-    if samples:
-        sampled = _generate(engine, prompts, sampling, count=samples)
-        completions = [first + rest for first, rest in zip(completions, sampled, strict=True)]
+    with closing(Conversing(tokenizer)) as own:
+        about = (conversing or own).of(task)
+        play = None if about is None else about(mine)
+        completions = _generate(play, engine, prompts, greedy, count=1)
+        if samples:
+            sampled = _generate(play, engine, prompts, sampling, count=samples)
+            completions = [first + rest for first, rest in zip(completions, sampled, strict=True)]
+    if scorer is None:  # else it says what of a failure
+        _refuse_failures(mine, completions)
     if isinstance(task, Batched):  # all at once; `correct` then remembers
         several = [(example, one.text) for example, some in zip(mine, completions, strict=True) for one in some]
         task.score_many([example for example, _ in several], [text for _, text in several])
@@ -183,9 +195,21 @@ def _prompt(tokenizer: Tokenizer, example: Example, seed: int) -> Prompt:
     return Prompt(tokens=tuple(tokenizer.prompt(example.prompt)), stream=stream)
 
 
-def _generate(engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, count: int) -> list[list[Completion]]:
-    # With fewer examples than ranks some ranks have none.
-    return engine.generate(prompts, sampling, count=count) if prompts else []
+def _generate(
+    play: Play | None, engine: Engine, prompts: Sequence[Prompt], sampling: Sampling, *, count: int
+) -> list[list[Completion]]:
+    if not prompts:  # with fewer examples than ranks some ranks have none
+        return []
+    if play is not None:
+        return [conversations for _, conversations in play(engine, prompts, sampling, count)]
+    return engine.generate(prompts, sampling, count=count)
+
+
+def _refuse_failures(examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> None:
+    for example, some in zip(examples, completions, strict=True):
+        for one in some:
+            if one.failure:
+                raise RunFailed(f"{one.failure} (held-out example {example.id})")
 
 
 def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]) -> list[dict[str, Any]]:
@@ -198,12 +222,14 @@ def _answer_rows(task: Task, example: Example, completions: Sequence[Completion]
             "answer": example.answer,
             "text": completion.text,
             "correct": task.correct(example, completion.text),
-            "tokens": len(completion.tokens),
+            "tokens": completion.sampled_tokens,
             "finish": completion.finish,
             "sample": sample,
             "gold": task.gold(example, completion.text) if isinstance(task, Gold) else None,
             "vote": vote(example, completion.text) if vote is not None and sample > 0 else None,
             "part": example.part or None,
+            "turns": [asdict(turn) for turn in completion.turns] or None,
+            "failure": completion.failure or None,
         }
         for sample, completion in enumerate(completions)
     ]

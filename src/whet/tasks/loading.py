@@ -12,11 +12,13 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.environments.grid_world import GridWorld
+from whet.tasks.environments.guessing import Guessing
 from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting
 from whet.tasks.programs.code_task import Code
-from whet.tasks.protocol import Gold, HasAlphabet, HasText, Task, Votes, is_reward
+from whet.tasks.protocol import Gold, HasAlphabet, HasEnvironment, HasText, Task, Votes, is_reward
 from whet.tasks.puzzles.connections import Connections
 from whet.tasks.puzzles.countdown import Countdown
 from whet.tasks.puzzles.countdown_rows import CountdownRows
@@ -34,6 +36,8 @@ TASKS: dict[str, type[Task]] = {
     "connections": Connections,
     "countdown": Countdown,
     "countdown_rows": CountdownRows,
+    "grid": GridWorld,
+    "guessing": Guessing,
     "hanoi": Hanoi,
     "ifeval": IFEval,
     "reasoning_gym": ReasoningGym,
@@ -50,6 +54,7 @@ ELSEWHERE = {
     "maths": "whet.data.maths_task:MathsTask",
     "rows": "whet.data.rows_task:RowsTask",
     "mixture": "whet.tasks.selection.mixture:Mixture",
+    "tools": "whet.tasks.tools.tool_task:ToolTask",
 }
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -81,7 +86,7 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task:
 def guarded_task(name: str, options: Mapping[str, Any]) -> Task:
     """The task of this name with these options; a user's own with a guard around it."""
     task = load_task(name, options)
-    return task if is_packaged(name) else GuardedTask(name, task)
+    return task if is_packaged(name) else GuardedTask(name, task, options)
 
 
 def is_packaged(name: str) -> bool:
@@ -124,11 +129,11 @@ class TaskFailed(RunFailed):
 class GuardedTask:
     """Raises `TaskFailed` where a user's task raises or returns the wrong type.
 
-    Has `gold`, `vote`, `training_text` and `alphabet` where the task does.
+    Has `gold`, `vote`, `training_text`, `alphabet` and `environment` where the task does.
     """
 
-    def __init__(self, name: str, task: Task) -> None:
-        self.name, self._task = name, task
+    def __init__(self, name: str, task: Task, options: Mapping[str, Any] | None = None) -> None:
+        self.name, self._task, self.options = name, task, dict(options or {})
         try:
             with printing_to_log():
                 has_alphabet = isinstance(task, HasAlphabet)  # evaluates `alphabet`, which is the user's code too
@@ -140,6 +145,8 @@ class GuardedTask:
             self.gold = partial(self._gold, task)
         if isinstance(task, Votes):
             self.vote = partial(self._vote, task)
+        if isinstance(task, HasEnvironment):
+            self.environment = task.environment
         if isinstance(task, HasText):
             self.training_text = partial(self._training_text, task)
 

@@ -131,6 +131,58 @@ class HasNotes(Protocol):
     def notes(self) -> list[str]: ...
 
 
+@runtime_checkable
+class Environment(Protocol):
+    """The other side of one conversation. `check_environment` tests an implementation.
+
+    Its answers are a function of the example and of the texts so far: a run that is resumed, and an environment whose
+    process had to be started again, then see the same ones.
+    """
+
+    def reset(self, example: Example) -> str:
+        """Begins; gives the first observation, which stands after the prompt ("": the prompt says it all)."""
+        ...
+
+    def step(self, text: str) -> tuple[str, float, bool]:
+        """The answer to what the policy wrote in its turn: observation, reward of the turn, whether it is done."""
+        ...
+
+
+@runtime_checkable
+class HasOutcome(Protocol):
+    """An environment that says what was achieved, whatever the policy wrote."""
+
+    def outcome(self) -> str:
+        """What `Task.score` and `Task.correct` are asked about, at any time; otherwise the text of the last turn is."""
+        ...
+
+
+@runtime_checkable
+class HasEnvironment(Protocol):
+    """A task whose rollouts are conversations: `score` and `correct` then grade their outcome.
+
+    The reward of a conversation is the sum of its turns' rewards, and of the score of its outcome.
+    """
+
+    def environment(self) -> Environment:
+        """A new one, for one conversation."""
+        ...
+
+
+@runtime_checkable
+class HasMoves(Protocol):
+    """A task with an environment that knows how to win: `check_environment` plays it."""
+
+    def move(self, example: Example, texts: Sequence[str]) -> str:
+        """What to write next, after these turns; the outcome is then correct in the end."""
+        ...
+
+
+def has_environment(task: object) -> bool:
+    """Whether the rollouts of a task are conversations; also of a task within another that passes it on."""
+    return callable(getattr(task, "environment", None))
+
+
 class Grader(Protocol):
     """Scores batches of completions. Rows of the same prompt are next to each other."""
 

@@ -255,4 +255,5 @@ def _story(answer: Answer) -> str:
     verdicts = {True: ["right"], False: [f"wrong, a right answer is {answer.answer}"], None: []}
     rewarded = [] if answer.reward is None else [f"reward {answer.reward:.4g}"]
     verdict = "; ".join(verdicts[answer.correct] + rewarded)
-    return f"\n{answer.prompt}\n→ {answer.text}" + (f" ({verdict})" if verdict else "")
+    said = "\n".join(f"→ {turn['text']}\n← {turn['observation']}" for turn in answer.turns or ())
+    return f"\n{answer.prompt}\n{said or f'→ {answer.text}'}" + (f" ({verdict})" if verdict else "")

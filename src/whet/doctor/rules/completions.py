@@ -142,10 +142,15 @@ def unheeded_stop(history: History) -> Finding | None:
     return _control_tokens(
         history,
         rule="unheeded-stop",
-        places=lambda row: range(1, len(row["pieces"]) - 1) if _is_truncated(row) else (),
+        places=lambda row: range(_last_turn(row) + 1, len(row["pieces"]) - 1) if _is_truncated(row) else (),
         what="write the control token {token} and were sampled on until they were cut: it ends no completion",
         causes=("no-stop-token", "template"),
     )
+
+
+def _last_turn(row: Row) -> int:
+    """How many tokens the policy sampled before its last turn, in each of which a stop token ended the turn."""
+    return sum(int(turn["tokens"]) for turn in row.get("turns", ())[:-1])
 
 
 def own_header(history: History) -> Finding | None:

@@ -50,18 +50,32 @@ class ChatTemplate:
                 raise UserError(
                     f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user"
                 )
-        seen = self._render(messages)
+        return self._encoded(self._render, messages, encode)
+
+    def encode_reply(self, reply: Message, encode: Callable[[str], list[int]]) -> list[int]:
+        """The ids between an assistant's answer and its next one: the end of its turn, the reply, the next header."""
+        return self._encoded(lambda messages: self._after_answer(messages[0]), [reply], encode)
+
+    def _encoded(
+        self,
+        render: Callable[[Sequence[Message]], str],
+        messages: Sequence[Message],
+        encode: Callable[[str], list[int]],
+    ) -> list[int]:
+        """The ids of what `render` makes of these messages, none of which can inject a control token."""
+        pattern = self._pattern
+        seen = render(messages)
         if not _may_forge(self.control, messages):
             return self._encode_whole(seen, encode)
         disguise = _disguise(self.control, messages)
         plain = str.maketrans({mark: letter for letter, mark in disguise.items()})
         hide = str.maketrans(disguise)
-        guarded = self._render(_changed(messages, lambda text: text.translate(hide)))
+        guarded = render(_changed(messages, lambda text: text.translate(hide)))
         if guarded.translate(plain) != seen:
             # The template depends on the contents, so only the control strings in them are disguised.
             own = pattern.findall(guarded)
             hidden = _changed(messages, lambda text: pattern.sub(lambda found: found[0].translate(hide), text))
-            guarded = self._render(hidden)
+            guarded = render(hidden)
             if pattern.findall(guarded) != own:
                 raise UserError(
                     "the chat template turns strings in these messages into control tokens; remove such strings"
@@ -70,6 +84,11 @@ class ChatTemplate:
         if places == seen_places:
             return self._encode_whole(seen, encode)
         return self._encode_pieces(guarded, lambda text: encode(text.translate(plain)))
+
+    def _after_answer(self, reply: Message) -> str:
+        """What the template writes from the end of an answer to the next header, with a reply between them."""
+        answer = Message(role="assistant", content=chr(PRIVATE_USE.start))
+        return self._render([QUESTION, answer, reply]).partition(answer.content)[2]
 
     def plain_text(self, messages: Sequence[Message]) -> str:
         """The rendered conversation without control tokens."""
@@ -89,6 +108,10 @@ class ChatTemplate:
             return frozenset()
         found = self._pattern.match(rendered.rpartition(answer)[2].lstrip())
         return frozenset({self.control[found[0]]}) if found and answer in rendered else frozenset()
+
+    @property
+    def has_template(self) -> bool:
+        return self._hf.chat_template is not None
 
     def control_strings(self, text: str) -> list[str]:
         """The control strings in a text, in order."""

@@ -23,6 +23,7 @@ from whet.models.protocol import BIDIRECTIONAL, Tokenizer
 from whet.models.storage.checksums import read_steadily, refuse_damage
 from whet.models.storage.size_limits import TOKENIZER_FILES, check_growth, check_tokenizer_files, holds_tokenizer
 from whet.models.text.conversation import ChatTemplate
+from whet.models.text.history import rewritten
 from whet.models.text.template import PLAIN_TEMPLATE
 from whet.records import Message
 
@@ -94,6 +95,23 @@ class HuggingFaceTokenizer:
         if self._alphabet is not None:  # the template's own text must be in the alphabet too
             self._check_spelling(self.chat.plain_text(prompt))
         return self.chat.encode(prompt, self.encode)
+
+    def reply(self, reply: str | Message, *, after: int) -> list[int]:
+        """The ids from an answer to the next one: plain text as it is, a message as the chat template writes it.
+
+        `after` is the answer's last id: where it ended the answer's turn, the template's end of turn is left out.
+        """
+        if isinstance(reply, str):
+            return self.encode(reply)
+        self._check_spelling(reply.content)
+        ids = self.chat.encode_reply(reply, self.encode)
+        place = ids.index(after) if after in self.stops and after in ids else -1
+        is_end = place >= 0 and not self.decode(ids[:place]).strip()  # some templates write a space before it
+        return ids[place + 1 :] if is_end else ids
+
+    def rewrites_history(self) -> str:
+        """How the chat template changes what it wrote before when messages follow; empty if it does not."""
+        return rewritten(self.chat)
 
     def with_template(self, source: str, *, owner: str) -> "HuggingFaceTokenizer":
         """A copy with another chat template, whose end of turn becomes the end-of-sequence token.

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ def write_report(run_path: Path) -> Path:
         changes=_changes(run),
         groups=_rollout_groups(files, sampled[-1]) if sampled else [],
         rollout_step=sampled[-1] if sampled else None,
+        has_turns=any("turns/mean" in row for row in metrics),
         config=run.config_yaml().strip(),
         setup=[(key.capitalize(), results[key]) for key in ("machine", "versions") if results and results.get(key)],
         directory=run.path.name,
@@ -307,7 +308,9 @@ def _rollout(row: Row) -> dict[str, Any]:
         for token, picked, logprob in chosen
         if picked
     ]
-    return {**row, "shades": shades, "pieces": _pieces(row, len(shades))}
+    turns = row.get("turns", ())
+    ends = dict(zip(accumulate(turn["tokens"] for turn in turns), turns, strict=True))  # sampled tokens so far → turn
+    return {**row, "shades": shades, "pieces": _pieces(row, len(shades)), "ends": ends}
 
 
 def _pieces(row: Row, count: int) -> Sequence[str] | None:

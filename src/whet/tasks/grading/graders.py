@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -19,26 +18,16 @@ from whet.tasks.grading.failures import Blame, Tolerance
 from whet.tasks.grading.pool import Cancelled, WorkerPool
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
-from whet.tasks.grading.wire import (
-    OUT_OF_MEMORY,
-    At,
-    Failure,
-    WorkerSetup,
-    pack_batch,
-    pack_setup,
-    read_ready,
-    unpack_reply,
-)
+from whet.tasks.grading.starting import death_of, garbled, started
+from whet.tasks.grading.wire import At, Failure, WorkerSetup, pack_batch, unpack_reply
 from whet.tasks.grading.worker import make_scorer
 from whet.tasks.loading import is_packaged, load_task
 from whet.tasks.protocol import Awaited, Batched, Grader, Task
 from whet.tasks.selection.mixture import MixedTasks, Mixture, members
-from whet.user_code import output_log, printing_to_log
+from whet.user_code import printing_to_log
 
 WORKER = (sys.executable, "-P", "-m", "whet.tasks.grading.worker")  # -P: files here must not shadow a library
 LOAD_LIMIT_SECONDS = 120.0  # a module may import torch from a cold disk
-# A failed allocation in C code, or the kernel's out-of-memory killer.
-MEMORY_SIGNALS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGKILL)
 
 
 def make_grader(  # noqa: PLR0913
@@ -267,39 +256,11 @@ class WorkerGrader(InOneCall):
             self._child = None
 
     def _started(self) -> Child:
-        log = output_log()
-        child = Child(WORKER, self._environment, printed=None if log is None else log.write)
-        deadline = time.monotonic() + LOAD_LIMIT_SECONDS
-        try:
-            child.send(pack_setup(self._setup), deadline=deadline)
-            self._wants_samples = read_ready(child.receive(deadline=deadline))
-        except ChildHung:
-            child.kill()
-            raise RunFailed(f"{self._what()} did not load within {LOAD_LIMIT_SECONDS:g} s") from None
-        except ChildDied as death:
-            child.kill()
-            raise RunFailed(self._death(f"the worker that loads {self._what()}", death, "")) from None
-        except ChildGarbled as found:
-            child.kill()
-            raise RunFailed(_garbled(self._what(), found)) from None
-        except BaseException:
-            child.kill()
-            raise
+        child, self._wants_samples = started(WORKER, self._environment, self._setup, self._what())
         return child
 
     def _what(self) -> str:
         return _who(self._setup.task, [spec for spec, _ in self._setup.rewards])
-
-    def _death(self, who: str, death: ChildDied, how: str) -> str:
-        """The error about a worker that exited; `how` goes between the culprit and the exit."""
-        limit = self._setup.memory_limit_gb
-        if death.code == OUT_OF_MEMORY:
-            if limit is None:
-                return f"{who} ran out of memory"
-            return f"{who} needs more memory than its limit of {limit:g} GB: raise reward.memory_limit_gb"
-        hint = "" if limit is None else f" or the limit reward.memory_limit_gb = {limit:g}"
-        maybe = f" (if memory was short: the machine's{hint})" if death.code in MEMORY_SIGNALS else ""
-        return f"{who}{how} {death}{maybe}"
 
     def _ask(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> list[Score] | Failure:
         """One batch through the worker, which is killed if it hangs, crashes or raises."""
@@ -309,7 +270,7 @@ class WorkerGrader(InOneCall):
         assert self._child is not None
         request = pack_batch(examples, texts, sampled if self._wants_samples else None)
         deadline = time.monotonic() + self._limit
-        doing, row = self._what(), None
+        doing, row, limit = self._what(), None, self._setup.memory_limit_gb
         try:
             self._child.send(request, deadline=deadline)
             # At most one report per function and row, so that no one can keep this loop busy.
@@ -328,10 +289,10 @@ class WorkerGrader(InOneCall):
             self._discard()
             if self._is_cancelled:
                 raise Cancelled from None
-            return Failure(message=self._death(doing, death, " ended its process: the worker"), row=row)
+            return Failure(message=death_of(doing, death, " ended its process: the worker", limit), row=row)
         except ChildGarbled as found:
             self._discard()
-            raise RunFailed(_garbled(doing, found)) from None
+            raise RunFailed(garbled(doing, found)) from None
         except BaseException:
             # After an interrupt the next reply would belong to this batch.
             self._discard()
@@ -373,13 +334,6 @@ def _graded(
 
 def _who(task: str, rewards: Sequence[str]) -> str:
     return f"reward function {', '.join(rewards)}" if rewards else f"task {task}"
-
-
-def _garbled(who: str, found: ChildGarbled) -> str:
-    return (
-        f"{who} broke the protocol of its worker, which sent {found}: a forked process must end with os._exit "
-        "instead of returning, and nothing else may write to the worker's pipe"
-    )
 
 
 def _require_json(values: Mapping[str, Any], what: str) -> None:

@@ -65,7 +65,7 @@ def unpack_setup(data: Mapping[str, Any]) -> WorkerSetup:
 
 
 def pack_batch(examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> dict[str, Any]:
-    facts = None if sampled is None else asdict(replace(sampled, logprobs=()))
+    facts = None if sampled is None else asdict(replace(sampled, logprobs=(), turns=(), failures=()))
     return {"examples": [pack_example(example) for example in examples], "texts": list(texts), "sampled": facts}
 
 
@@ -73,7 +73,7 @@ def unpack_batch(data: Mapping[str, Any]) -> tuple[list[Example], list[str], Sam
     facts = data["sampled"]
     if facts is not None:
         tokens, finish = tuple(map(tuple, facts["tokens"])), tuple(facts["finish"])
-        facts = Sampled(**{**facts, "tokens": tokens, "finish": finish, "logprobs": ()})
+        facts = Sampled(**{**facts, "tokens": tokens, "finish": finish, "logprobs": (), "turns": (), "failures": ()})
     return [unpack_example(example) for example in data["examples"]], data["texts"], facts
 
 

@@ -74,10 +74,10 @@ def main() -> None:
 
 
 def _serve() -> None:
-    inbox, outbox, nowhere = _claim_pipes()
+    inbox, outbox, nowhere = claim_pipes()
     setup = unpack_setup(inbox.get())
     sys.path.extend(entry for entry in setup.path if entry not in sys.path)
-    _limit_memory(setup.memory_limit_gb)
+    limit_memory(setup.memory_limit_gb)
     try:
         faulthandler.dump_traceback_later(setup.load_limit_seconds + GRACE_SECONDS, exit=True, file=nowhere)
         with alarms_end():
@@ -102,7 +102,7 @@ def _report(outbox: Outbox, request: int, function: str, row: int | None) -> Non
     outbox.send(request, {"at": function, "row": row})
 
 
-def _limit_memory(limit_gb: float | None) -> None:
+def limit_memory(limit_gb: float | None) -> None:
     """Makes allocations fail beyond the limit.
 
     Not RLIMIT_AS, which also counts address space that CUDA, torch's allocators and mapped files only reserve.
@@ -170,7 +170,7 @@ def _score_row(task: Task, example: Example, text: str, row: int) -> Score:
     return plain
 
 
-def _claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
+def claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
     """Reserves the pipes for the protocol; the user's code prints to standard error and reads nothing.
 
     Standard error is the terminal, or a pipe to the log of the run.

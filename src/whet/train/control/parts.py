@@ -45,6 +45,7 @@ class ControlParts:
     origin: str
     notes: tuple[str, ...]
     engine: None = None
+    conversing: None = None
     adapter: None = None
     tokenizer: None = None
     lengths: None = None

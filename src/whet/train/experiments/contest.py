@@ -40,6 +40,7 @@ from whet.runs.experiment_directories import START, ComparisonDirectory, earlier
 from whet.tasks.protocol import Gold, Task
 from whet.train.setup.build import place
 from whet.train.setup.prompt_lengths import fit_prompts
+from whet.turns.conversing import require_single_answers
 
 Note = Callable[[str], None]
 JUDGE_SECONDS = 120.0  # timeout of one answer of a judge behind a URL
@@ -122,6 +123,7 @@ def _models(runs: Mapping[tuple[str, int], Path], checkpoints: int) -> dict[Entr
 
 def _asked(settings: CompareConfig, task: Task, seed: int, device: torch.device, note: Note) -> ContestPrompts:
     """Held-out prompts that fit the start model, whose tokenizer and context the methods share."""
+    require_single_answers(task, "single answers are compared here: evaluate each model (whet eval)")
     start = resolve_model(settings.start)
     context = model_summary(start)["context"]
     if context is not None:

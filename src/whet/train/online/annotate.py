@@ -160,11 +160,11 @@ def _pay(
     present = ~given.rewards.isnan()
     shaped = shape(given).masked_fill(~present, 0.0)
     own = shaped[everyone.own_numbers].flatten().to(mask.device)
-    dense, is_dense = _dense([rollout for group in mine for rollout in group], mask)
+    dense, paid = _dense([rollout for group in mine for rollout in group], mask)
     gamma = options(learner.algorithm.advantage).get("gamma", 1.0)
     return _Pay(
         rewards=shaped - everyone.groups(penalties.sum(dim=1).cpu().view(len(mine), shaped.shape[1])),
-        token_rewards=dense + shaping.token_rewards(own.masked_fill(is_dense, 0.0) + gamma * ahead, penalties, mask),
+        token_rewards=dense + shaping.token_rewards(own - paid + gamma * ahead, penalties, mask),
         greedy=shape(_judged(likeliest, everyone, ngram)).flatten(),
         counts=given.counts,
         present=present,
@@ -173,14 +173,18 @@ def _pay(
 
 
 def _dense(rollouts: Sequence[Rollout], mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, T) rewards of the single tokens where a score has them, and (B,) whether it does; 0 off the mask."""
+    """(B, T) rewards of the single tokens where a score has them, 0 elsewhere; and (B,) how much they are of each.
+
+    What shaping adds to that, or takes away, stands on the last token.
+    """
     rewards = [() if r.score.is_missing else r.score.token_rewards for r in rollouts]
     is_dense = torch.tensor([bool(some) for some in rewards], dtype=torch.bool).to(mask.device)
     placed = torch.zeros(mask.shape, device=mask.device)
     if bool(is_dense.any()):
         chosen = mask & is_dense[:, None]
         placed[chosen] = torch.tensor(list(chain.from_iterable(rewards)), device=mask.device)
-    return placed, is_dense
+    paid = [r.score.reward if some else 0.0 for r, some in zip(rollouts, rewards, strict=True)]
+    return placed, torch.tensor(paid, device=mask.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

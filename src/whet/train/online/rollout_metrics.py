@@ -46,6 +46,7 @@ def describe(groups: Groups, reward: RewardConfig | None = None) -> tuple[dict[s
         **_repetition(groups),
         **_contradictions(groups),
         **_matches(rows),
+        **_turns(rows),
         **_by_task(rows),
     }
     return metrics, sum(lengths)
@@ -173,9 +174,19 @@ def _again(items: Sequence[Hashable]) -> int:
 
 def _matches(rows: Sequence[Row]) -> dict[str, float]:
     """With token rewards: the share of all sampled tokens that equal the real ones."""
-    compared = [(row["parts"]["match"], len(row["token_rewards"])) for row in rows if "token_rewards" in row]
+    compared = [
+        (row["parts"]["match"], len(row["token_rewards"]))
+        for row in rows
+        if "match" in row["parts"] and "token_rewards" in row
+    ]
     total = sum(count for _, count in compared)
     return {"tokens/match": math.fsum(share * count for share, count in compared) / total} if total else {}
+
+
+def _turns(rows: Sequence[Row]) -> dict[str, float]:
+    """Of conversations: how many turns they have."""
+    counts = [len(row["turns"]) for row in rows if "turns" in row]
+    return {"turns/mean": statistics.fmean(counts), "turns/max": float(max(counts))} if counts else {}
 
 
 def _by_task(rows: Sequence[Row]) -> dict[str, float]:

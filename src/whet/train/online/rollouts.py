@@ -83,9 +83,11 @@ class SampledNow:
         name = (of.config.seed, of.controllers.next_draw())
         examples = draw(parts.task, rollout.prompts, seed=name)
         prompts = of.world.shard(tokenize_prompts(examples, parts.tokenizer, stream=name))
-        scoring = Scoring(of.grader, of.world.shard(examples), version=step - 1, steps=of.config.steps)
+        mine = of.world.shard(examples)
+        scoring = Scoring(of.grader, mine, version=step - 1, steps=of.config.steps)
         greedy = of.learner.algorithm.needs_greedy
-        return scoring, sample(parts.engine, prompts, sampling, rollout.group, scoring, greedy=greedy)
+        play = None if parts.play is None else parts.play(mine)
+        return scoring, sample(parts.engine, prompts, sampling, rollout.group, scoring, greedy=greedy, play=play)
 
     def metrics(self) -> dict[str, float]:
         return {}

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import compress
 from typing import Any
 
@@ -144,6 +145,8 @@ def _row(rollout: Rollout, advantages: list[float] | None) -> dict[str, Any]:
         row["max_advantage"] = max(map(abs, advantages))
     if rollout.versions:
         row["versions"] = rollout.versions
+    if rollout.turns:
+        row["turns"] = [asdict(turn) for turn in rollout.turns]
     if rollout.score.token_rewards:
         row["token_rewards"] = rollout.score.token_rewards
     return row | rollout.score.remarks

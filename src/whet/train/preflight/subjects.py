@@ -97,7 +97,8 @@ class OnlineSubject:
         prompts = tokenize_prompts(self.examples, self.tokenizer, stream=(self.config.seed, 1))
         greedy = self.learner.algorithm.needs_greedy
         group = self.config.rollout.group
-        found = sample(self.parts.engine, prompts, self.settings.sampling, group, greedy=greedy)
+        play = None if self.parts.play is None else self.parts.play(self.examples)
+        found = sample(self.parts.engine, prompts, self.settings.sampling, group, greedy=greedy, play=play)
         return grade(self.grader, self.examples, found, version=0)
 
     @cached_property

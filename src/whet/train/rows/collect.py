@@ -26,6 +26,7 @@ from whet.train.session.tolerated import RewardFailures
 from whet.train.setup.build import build_engine, chat_tokenizer, place
 from whet.train.setup.prompt_lengths import fit_prompts
 from whet.train.setup.reward_grader import build_grader
+from whet.turns.conversing import require_single_answers
 
 
 def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Progress) -> None:
@@ -35,6 +36,7 @@ def collect(config: CollectConfig, run: RunDirectory, world: World, progress: Pr
     if not config.model.path:
         raise UserError("loop collect samples from a model that exists: give model a directory, a name or a run")
     task = guarded_task(config.task.name, config.task.options)
+    require_single_answers(task, "rows of an answer each are collected here: use another task")
     directory = resolve_model(config.model.path)
     tokenizer, note = chat_tokenizer(config.model, model_tokenizer(directory))
     policy = place(load_model(directory), world.device)

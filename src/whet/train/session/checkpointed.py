@@ -29,6 +29,10 @@ class SessionParts(Protocol):
     def evaluation(self) -> Mapping[str, Any]: ...
 
     @property
+    def conversing(self) -> Any:
+        """What plays tasks in turns; None where nothing generates text."""
+
+    @property
     def tokenizer(self) -> Any:
         """None for a policy without text."""
 

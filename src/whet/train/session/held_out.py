@@ -48,6 +48,7 @@ def evaluate_held_out(
                 ks=settings.ks,
                 seed=config.seed,
                 scorer=partial(scorers[name], step=step) if name in scorers else None,
+                conversing=parts.conversing,
                 world=world,
             )
         answers += [answer.row() | ({"set": name} if name else {}) for answer in evaluation.answers]

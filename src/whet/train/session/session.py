@@ -145,8 +145,8 @@ class Session:
     ) -> bool:
         self.interrupt.__exit__(kind, error, trace)
         gc.unfreeze()
-        if self.parts.engine is not None:
-            self.parts.engine.close()
+        for part in filter(None, (self.parts.engine, self.parts.conversing)):
+            part.close()
         if isinstance(error, Stopped):
             self._save_abandoned()
             return True

@@ -32,11 +32,13 @@ from whet.models.reward.settings import write_settings
 from whet.models.storage.safetensors_files import fingerprint
 from whet.models.storage.tensor_file import Whole, as_it_is
 from whet.models.text.chat_settings import with_chat
+from whet.records import Example
 from whet.tasks.loading import guarded_task
 from whet.tasks.protocol import HasNotes, Task
 from whet.tasks.selection.curriculum import LevelledTask
 from whet.tasks.selection.pass_rates import PassRateTask
 from whet.tasks.stored import StoredTask
+from whet.train.conversations import conversing_of, require_conversations
 from whet.train.optimizers.optimizer import make_optimizer
 from whet.train.setup.corpora import named_tokenizer, require_fitting_prompts, short_horizon_note, text_measure
 from whet.train.setup.lora_setup import Adapter, attach_adapter
@@ -44,6 +46,8 @@ from whet.train.setup.new_model_shape import embedding_rows, new_decoder_config
 from whet.train.setup.prompt_lengths import Side, fit_prompts, shared_prompts
 from whet.train.setup.prompt_notes import chat_note_of_task, evaluation_lines, prompts_line, reward_lines
 from whet.train.spreading.spread_models import held, sampling_engine
+from whet.turns.conductor import Play
+from whet.turns.conversing import Conversing
 
 EXPORTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 VLLM_SEQUENCES = 256  # default number of parallel sequences
@@ -69,6 +73,8 @@ class Parts(Generic[M]):
     measure: Callable[[M], dict[str, float]] = lambda _: {}  # further metrics of every evaluation, of a policy
     adapter: Adapter | None = None  # of a LoRA run, which saves it in place of the model
     lengths: Callable[[], Sequence[tuple[int, int]]] | None = None  # tokens of a step's rows; None: of prompts
+    conversing: Conversing | None = None  # plays the tasks that have environments; None without an engine
+    play: Callable[[Sequence[Example]], Play] | None = None  # conversations about examples of `task`, if it has some
     whole: Whole = as_it_is  # of weights that are spread over ranks: then all of them save, and one names a directory
 
     def save_model(self, directory: Path | None) -> None:
@@ -157,8 +163,10 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
     )
     task = filtered_task(config, task)
     evaluation, of_sets = _evaluation_tasks(config, task, start.tokenizer, policy.context)
+    require_conversations(config, task)
     require_fitting_prompts(config, task, evaluation.values(), start.tokenizer, policy.context)
     trained_on = () if isinstance(config, OfflineConfig) and config.data is not None else (prompts_line(config, task),)
+    conversing = conversing_of(config, start.tokenizer, context=policy.context)
     return Parts(
         task=task,
         evaluation=evaluation,
@@ -180,6 +188,8 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             *(*start.notes, *lengths, *of_sets, *(task.notes() if isinstance(task, HasNotes) else ())),
         ),
         measure=text_measure(config, task, start.tokenizer, policy, world),
+        conversing=conversing,
+        play=conversing.of(task),
         whole=world.sharding.whole,
         adapter=adapter,
     )

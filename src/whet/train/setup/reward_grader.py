@@ -22,6 +22,7 @@ from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import DirectGrader, make_grader
 from whet.tasks.grading.pool import WorkerPool
 from whet.tasks.grading.reward_functions import part_name
+from whet.tasks.grading.turn_grader import TurnGrader, graded_in_turns
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
 from whet.train.setup.offloading import Present, own_device
 from whet.train.setup.token_grader import TokenGrader
@@ -133,7 +134,9 @@ def score_completions(
 
 
 def _of_another_task(grader: Grader, task: Task) -> Grader:
-    return grader.around(DirectGrader(task)) if isinstance(grader, ModelGrader) else DirectGrader(task)
+    inner = grader.inner if isinstance(grader, TurnGrader) else grader
+    own = inner.around(DirectGrader(task)) if isinstance(inner, ModelGrader) else DirectGrader(task)
+    return graded_in_turns(own, task)
 
 
 @cache
@@ -187,10 +190,11 @@ def build_grader(
         tolerance=tolerance,
     )
     if reward.model is None:
-        return inner
+        return graded_in_turns(inner, task, tolerance)
     own = own_device(config.placement.reward if isinstance(config, OnlineConfig) else (), "placement.reward")
     directory = resolve_model(reward.model.path)
     shares = own is None and frozen_base is not None and is_adapter_of(directory, frozen_base[0])
     scorer = load_scorer(directory, own or device, base=frozen_base[1] if frozen_base is not None and shares else None)
     functions, graded = bool(reward.functions), config.task.is_graded
-    return ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)
+    grader = ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)
+    return graded_in_turns(grader, task, tolerance)

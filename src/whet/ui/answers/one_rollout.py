@@ -15,6 +15,7 @@ from whet.ui.answers.sources import Sources
 TOKENS = 20_000  # of a rollout that are told
 PIECE = 2_000  # characters of a token
 TEXT = 200_000  # characters of a prompt or completion
+TURNS = 1_000  # of a conversation
 EXCERPT = 300  # characters of a text in a list
 PLACES = 60  # excerpts of one answer
 # Fields that are told by themselves; every other one is told as a column of tokens or as a remark.
@@ -31,6 +32,7 @@ KNOWN = (
     "parts",
     "trained",
     "advantage",
+    "turns",
 )
 # What whet.train.online.token_record writes of single tokens in another form than one value for each.
 SPELLED = ("pieces", "top_tokens", "top_logprobs", "top_pieces")
@@ -98,10 +100,21 @@ def told(row: Mapping[str, Any]) -> dict[str, Any]:
         "parts": {str(name): _number(value) for name, value in _mapping(row.get("parts")).items()},
         "ids": [one if isinstance(one, int) else None for one in _aligned(tokens, mask) or []][:TOKENS],
         "pieces": _pieces(row, sampled),
+        "turns": [_turn(one) for one in _list(row.get("turns")) if isinstance(one, dict)][:TURNS],
         "columns": columns,
         "alternatives": _alternatives(row, mask),
         "remarks": remarks,
         "tokens_left_out": left_out,
+    }
+
+
+def _turn(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How many tokens the policy sampled in a turn, and what its environment answered."""
+    tokens = given.get("tokens")
+    return {
+        "tokens": tokens if type(tokens) is int and tokens >= 0 else 0,
+        "observation": _cut(str(given.get("observation", "")), PIECE),
+        "reward": _number(given.get("reward")),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any
 
@@ -82,7 +82,14 @@ def held_out(sources: Sources, query: Query) -> dict[str, Any]:
 
 def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("id", "set", "prompt", "answer", "text", "correct", "reward", "tokens", "finish", "sample")
-    return {name: _cut(row[name]) for name in names if row.get(name) is not None}
+    told = {**row, "text": _conversation(row["turns"])} if isinstance(row.get("turns"), list) else row
+    return {name: _cut(told[name]) for name in names if told.get(name) is not None}
+
+
+def _conversation(turns: Sequence[Any]) -> str:
+    """What was written and answered in turns, a line each."""
+    given = [turn for turn in turns if isinstance(turn, dict)]
+    return "\n".join(f"{turn.get('text', '')} → {turn.get('observation', '')}" for turn in given)
 
 
 def _cut(value: Any) -> Any:

@@ -10,10 +10,12 @@ import typer
 
 from whet.cli import arguments
 from whet.cli.terminal import say, say_json, say_text
+from whet.errors import UserError
 
 if TYPE_CHECKING:
-    from whet.records import Example
+    from whet.records import Example, Turn
     from whet.tasks.protocol import Task
+    from whet.tasks.stepping.replies import Environments
 
 QUOTES = '"""'  # on a line of its own begins and ends an answer of several lines
 HINT = f"one line is an answer; {QUOTES} on a line begins and ends one of several lines; Ctrl-D ends the game"
@@ -29,12 +31,14 @@ def play(
 ) -> None:
     """Answer the prompts of a task yourself: each answer is scored as a completion of a model would be.
 
-    One line is one answer, also where input is piped. An answer of several lines stands between two lines of three
-    double quotes. Ctrl-D or Ctrl-C ends the game and prints the counts.
+    One line is one answer, also where input is piped; of a task with an environment it is one turn, and the environment
+    answers. An answer of several lines stands between two lines of three double quotes. Ctrl-D or Ctrl-C ends the game
+    and prints the counts.
 
     \b
     Examples:
       whet tasks play countdown level=2
+      whet tasks play guessing level=3
       printf '7\\n12\\n' | whet tasks play arithmetic --json
     """
     from whet.tasks.loading import guarded_task
@@ -45,8 +49,8 @@ def play(
         say(HINT, err=True)
     rounds: list[dict[str, Any]] = []
     try:
-        for example, text in _asked(examples, quiet=as_json):
-            rounds.append(_scored(task, example, text))
+        for example, text, turns in _asked(task, examples, quiet=as_json):
+            rounds.append(_scored(task, example, text, turns))
             if not as_json:
                 _tell(rounds[-1])
     except KeyboardInterrupt:
@@ -63,23 +67,50 @@ def play(
     say(f"{total['correct']} of {total['answered']} correct{mean}")
 
 
-def _asked(examples: list[Example], *, quiet: bool) -> Iterator[tuple[Example, str]]:
-    """Each example with the answer to it, until there are no more answers."""
+def _asked(task: Task, examples: list[Example], *, quiet: bool) -> Iterator[tuple[Example, str, list[Turn]]]:
+    """Each example with what is graded and the turns that led to it, until there are no more answers."""
+    from whet.tasks.stepping.environment_pool import Limits, environments_of
+
     answers = _answers()
+    environments = environments_of(task, Limits())
     for number, example in enumerate(examples, 1):
         if not quiet:
             say_text(f"\n[{number} of {len(examples)}]\n{example.prompt_text}")
-        if sys.stdin.isatty():
-            say_text("> ", end="")
-            sys.stdout.flush()
+        if environments is None:
+            text = next(answers, None)
+            turns: list[Turn] = []
+        else:
+            text, turns = _conversed(environments, example, answers, quiet=quiet)
+        if text is None:
+            break
+        yield example, text, turns
+    if environments is not None:
+        environments.close()
+
+
+def _conversed(
+    environments: Environments, example: Example, answers: Iterator[str], *, quiet: bool
+) -> tuple[str | None, list[Turn]]:
+    """The outcome of one conversation and its turns; None if there were no more answers before its end."""
+    from whet.records import Turn
+
+    turns: list[Turn] = []
+    (reply,) = environments.begin([example])
+    while not reply.failure:
+        if not quiet and reply.observation:
+            say_text(reply.observation)
+        if reply.done:
+            return (turns[-1].text if reply.outcome is None else reply.outcome), turns
         text = next(answers, None)
         if text is None:
-            return
-        yield example, text
+            return None, turns
+        (reply,) = environments.step({0: text}).values()
+        turns.append(Turn(tokens=0, text=text, reward=reply.reward, observation=reply.observation))
+    raise UserError(f"{reply.failure} (turn {len(turns)})")
 
 
 def _answers() -> Iterator[str]:
-    for line in sys.stdin:
+    while line := _line():
         if line.strip() != QUOTES:
             yield line.rstrip("\r\n")
             continue
@@ -91,8 +122,18 @@ def _answers() -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _scored(task: Task, example: Example, text: str) -> dict[str, Any]:
-    score = task.score(example, text)
+def _line() -> str:
+    if sys.stdin.isatty():
+        say_text("> ", end="")
+        sys.stdout.flush()
+    return sys.stdin.readline()
+
+
+def _scored(task: Task, example: Example, text: str, turns: list[Turn]) -> dict[str, Any]:
+    from whet.tasks.grading.turn_grader import with_turns
+
+    score = with_turns(task.score(example, text), turns) if turns else task.score(example, text)
+    played = {"turns": [{"text": t.text, "observation": t.observation, "reward": t.reward} for t in turns]}
     return {
         "id": example.id,
         "prompt": example.prompt_text,
@@ -101,6 +142,7 @@ def _scored(task: Task, example: Example, text: str) -> dict[str, Any]:
         "correct": task.correct(example, text),
         "reward": score.reward,
         "parts": dict(score.parts),
+        **(played if turns else {}),
     }
 
 

@@ -51,11 +51,15 @@ def show(
     """
     from whet.tasks.check import check_task
     from whet.tasks.loading import find_task, load_task
+    from whet.tasks.protocol import has_environment
+    from whet.tasks.stepping.check_environment import check_environment
 
     kind = find_task(name)
     about = about_task(name, kind)
     task = load_task(name, arguments.read_options(options or []))
     check_task(task)
+    if has_environment(task):
+        check_environment(task)
     sides = {"training": task.draw(count, seed=(seed,)), "held out": task.held_out(count)}
     sizes = _sizes(task)
     if as_json:
@@ -76,6 +80,8 @@ def show(
     ungraded = all(task.correct(one, one.answer) is None for some in sides.values() for one in some)
     graded = "no answers: the reward comes from elsewhere" if ungraded else "the answer scores best"
     say_text(f"\ncheck_task: passed (same seed, same examples; no overlap; {graded})")
+    if has_environment(task):
+        say_text("check_environment: passed (same texts, same answers; any text is answered; none shares its state)")
 
 
 def about_task(name: str, kind: type[Task]) -> dict[str, Any]:

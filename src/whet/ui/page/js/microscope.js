@@ -103,7 +103,7 @@ function tokenView(row, columns, details, strip) {
   const legend = h("div", { class: "scale" });
   const stored = storedChoice("colour", "advantage");
   const state = { at: -1, pinned: false, shown: TOKENS_SHOWN, name: names.includes(stored) ? stored : names.find((one) => columns[one].some((value) => value !== columns[one][0])) ?? names[0] };
-  const total = row.ids.length;
+  const total = row.ids.length, answers = observations(row);
 
   const paint = () => {
     const values = columns[state.name] ?? [], about = columnAbout(state.name ?? "");
@@ -126,7 +126,7 @@ function tokenView(row, columns, details, strip) {
   };
   const draw = () => {
     const shown = Math.min(total, state.shown), rest = total - shown;
-    node.replaceChildren(...Array.from({ length: shown }, (_, i) => tokenNode(row, i)),
+    node.replaceChildren(...Array.from({ length: shown }, (_, i) => [tokenNode(row, i), ...(answers.get(i + 1) ?? [])]).flat(),
       ...(rest > 0 ? [h("button", { type: "button", class: "more", onclick: () => { state.shown += TOKENS_SHOWN; draw(); } }, `… ${count(rest)} more tokens`)] : []));
     if (!total) node.append(h("span", { class: "empty" }, "empty"));
     paint();
@@ -147,6 +147,18 @@ function tokenView(row, columns, details, strip) {
     node.querySelector(`[data-i="${to}"]`)?.scrollIntoView({ block: "nearest" });
   });
   return { node, chooser, legend, start: () => { draw(); if (total) select(0); } };
+}
+
+// What the environment answered, by the number of tokens that were sampled before.
+function observations(row) {
+  const found = new Map();
+  let sampled = 0;
+  for (const turn of row.turns ?? []) {
+    sampled += turn.tokens;
+    const answer = h("span", { class: "observed", title: `the environment: reward ${number(turn.reward)}` }, turn.observation.replaceAll("\n", "⏎\n"));
+    if (turn.observation !== "") found.set(sampled, [...(found.get(sampled) ?? []), answer]);
+  }
+  return found;
 }
 
 function tokenNode(row, i) {

@@ -1,0 +1,1 @@
+"""Tasks with environments that answer what the policy writes: number guessing, a grid world."""

@@ -1,0 +1,1 @@
+"""Environments at work: many conversations side by side, in this process or in workers with limits."""

@@ -1,0 +1,74 @@
+"""A packaged task whose prompts come with tools: the same examples and grading, of the turn that calls none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from whet.errors import UserError, nearest
+from whet.records import Example, Message, Score
+from whet.tasks.loading import is_packaged, load_task
+from whet.tasks.protocol import Task, has_environment
+from whet.tasks.tools.calculator import calculator
+from whet.tasks.tools.tool import tool_of
+from whet.tasks.tools.tool_environment import ToolEnvironment, told
+
+TOOLS = {"calculator": calculator}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolTask:
+    """Another packaged task, played with tools."""
+
+    task: str = "arithmetic"  # a packaged task
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that task
+    tools: Sequence[str] = tuple(TOOLS)  # which of the packaged tools: calculator
+
+    name = "tools"
+
+    def __post_init__(self) -> None:
+        if not is_packaged(self.task):
+            raise UserError(
+                f"task tools: {self.task} is a task of your own: give it a method `environment` that makes "
+                "whet.tasks.tools.tool_environment.ToolEnvironment with your functions, and it runs with limits"
+            )
+        for tool in self.tools:
+            if tool not in TOOLS:
+                raise UserError(
+                    f"task tools: there is no tool {tool!r}{nearest(tool, TOOLS)} (known: {', '.join(TOOLS)})"
+                )
+        if has_environment(self._inner):
+            raise UserError(f"task tools: task {self.task} is played in turns already: use a task of single answers")
+
+    @cached_property
+    def _inner(self) -> Task:
+        return load_task(self.task, self.options)
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        return [self._with_tools(example) for example in self._inner.draw(count, seed=seed)]
+
+    def held_out(self, count: int) -> list[Example]:
+        return [self._with_tools(example) for example in self._inner.held_out(count)]
+
+    def score(self, example: Example, text: str) -> Score:
+        return self._inner.score(example, text)
+
+    def correct(self, example: Example, text: str) -> bool | None:
+        return self._inner.correct(example, text)
+
+    def best(self, example: Example) -> str:
+        """The answer, or better where the task knows better."""
+        known = getattr(self._inner, "best", None)
+        return str(known(example)) if callable(known) else example.answer
+
+    def environment(self) -> ToolEnvironment:
+        return ToolEnvironment([TOOLS[name] for name in self.tools])
+
+    def _with_tools(self, example: Example) -> Example:
+        about = told([tool_of(TOOLS[name]) for name in self.tools])
+        prompt = example.prompt
+        turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+        if turns[0].role == "system":
+            first, *rest = turns
+            return replace(example, prompt=(replace(first, content=f"{first.content}\n\n{about}"), *rest))
+        return replace(example, prompt=(Message(role="system", content=about), *turns))

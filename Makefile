@@ -85,7 +85,7 @@ bench-native: native  ## tokens per second of the trainer in C++ beside Python's
 	$(BIN)/python -m bench.native $(BENCH)
 
 # Runs that stand in the file of histories are not trained again.
-bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, two hours on two cores
+bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, several hours on two cores
 	OMP_NUM_THREADS=1 $(DOCTORS_BIN)/python -m studies.doctor.run all --parallel 2 --run-seconds 600 --runs runs/doctor --to runs/doctor/histories.jsonl.gz
 	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/results/whet.json
 	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/results/rivals.json
@@ -108,11 +108,12 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, metrics.md from the table of metrics and studies/curves, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, metrics.md from the table of metrics and studies/curves, doctor.md from studies/doctor, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m pages.metrics docs/metrics.md
 	$(BIN)/python -m studies.curves.pictures docs
+	$(BIN)/python -m studies.doctor.page docs/doctor.template.md docs/doctor.md
 	$(BIN)/python -m pages.planning docs/planning.template.md docs/planning.md
 	$(BIN)/python -m pages.scaling docs/scaling.template.md docs/scaling.md
 	$(BIN)/python -m bench.table docs/performance.template.md docs/performance.md

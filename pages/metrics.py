@@ -22,7 +22,7 @@ INTRODUCTION = f"""<!-- Written by `make docs` from src/whet/metrics. Change the
 Everything that a run logs in `{METRICS}` (and its seconds in `{TIMINGS}`): the formula, where the value is in runs
 that learn, and what it means when it moves. `whet metrics kl` prints the same of one metric, also by its name in
 another library (`whet metrics response_length/mean`); the page of [`whet ui`](ui.md) explains each chart with it, and
-`whet doctor` judges by it ([debugging.md](debugging.md)). A test compares this page with what runs log, so none is
+`whet doctor` judges by it ([doctor.md](doctor.md)). A test compares this page with what runs log, so none is
 missing.
 
 In names, capitals stand for a name or a number that a recipe gives: `parts/NAME` is logged as `parts/short`,

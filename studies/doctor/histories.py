@@ -1,13 +1,14 @@
 """What is kept of a run: its metrics, and of a few steps the rollouts, as the doctor reads them; one line of JSON each.
 
 A file of histories is gzip members one behind the other, so that runs are appended as they finish and a file whose
-writer was killed is readable up to there. Thresholds are fitted and verdicts given from it without training again.
+writer was killed is readable up to there; the committed one is xz of the same lines. Thresholds are fitted and verdicts given from it without training again.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,11 +81,12 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of histories, up to one that was cut off."""
     if not path.is_file():
         return
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+    unpacked = lzma.open if path.suffix == ".xz" else gzip.open
+    with unpacked(path, "rt", encoding="utf-8") as lines:
         try:
             for text in lines:
                 yield json.loads(text)
-        except (EOFError, gzip.BadGzipFile, json.JSONDecodeError):
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, json.JSONDecodeError):
             return
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import math
 from collections import Counter
 from dataclasses import replace
@@ -109,6 +110,9 @@ def test_a_file_of_histories_survives_its_writers_end(tmp_path):
     file.write_bytes(b"".join(lines)[:-200])
     assert [one.seed for one in histories.read([file])] == [0, 1]
     assert histories.read([tmp_path / "none.gz"]) == []
+    packed = tmp_path / "histories.jsonl.xz"
+    packed.write_bytes(lzma.compress(b"".join(map(gzip.decompress, lines))))
+    assert [one.seed for one in histories.read([packed])] == [0, 1, 2]
 
 
 def test_what_is_kept_of_a_run_is_what_the_doctor_reads(tmp_path):

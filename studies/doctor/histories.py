@@ -1,7 +1,8 @@
 """What is kept of a run: its metrics, and of a few steps the rollouts, as the doctor reads them; one line of JSON each.
 
 A file of histories is gzip members one behind the other, so that runs are appended as they finish and a file whose
-writer was killed is readable up to there; the committed one is xz of the same lines. Thresholds are fitted and verdicts given from it without training again.
+writer was killed is readable up to there; the committed one is xz of the same lines. Thresholds are fitted and verdicts
+given from it without training again.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ENVIRONMENTS: tuple[Metric, ...] = (
         rises="episodes end later: the policy survives, or it no longer reaches its goal",
         falls="episodes end earlier: the policy fails, or it reaches its goal faster",
         loops=CONTROL,
-        code="train/control/collector.py:Collector.metrics",
+        code="train/control/collector.py:episode_metrics",
         elsewhere={"Stable-Baselines3": "rollout/ep_len_mean"},
     ),
     Metric(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,20 @@ class Rollout:
         return len(self.actions)
 
 
+def episode_metrics(recent: Collection[tuple[float, int]]) -> dict[str, float]:
+    """Of returns and lengths of episodes; none without one."""
+    if not recent:
+        return {}
+    returns, lengths = zip(*recent, strict=True)
+    return {
+        "reward/mean": statistics.fmean(returns),
+        "reward/std": statistics.pstdev(returns),
+        "reward/min": min(returns),
+        "reward/max": max(returns),
+        "episode_length": statistics.fmean(lengths),
+    }
+
+
 class Steps:
     """Arrays (T, N, …) that grow step by step."""
 
@@ -80,16 +94,7 @@ class Collector(Checkpointed):
 
     def metrics(self) -> dict[str, float]:
         """Of the last finished episodes."""
-        if not self.recent:
-            return {}
-        returns, lengths = zip(*self.recent, strict=True)
-        return {
-            "reward/mean": statistics.fmean(returns),
-            "reward/std": statistics.pstdev(returns),
-            "reward/min": min(returns),
-            "reward/max": max(returns),
-            "episode_length": statistics.fmean(lengths),
-        }
+        return episode_metrics(self.recent)
 
     def _fragments(self, generator: torch.Generator) -> Rollout:
         """A number of steps in every copy, through the ends of episodes."""

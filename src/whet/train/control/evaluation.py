@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.config.control import ControlConfig
+from whet.config.loops import Acting
 from whet.control.environments import EVALUATION, Environments, episode_seed, make_environment
 from whet.control.playing import Episode, gif, play
 from whet.control.policies import Policy
@@ -23,7 +23,7 @@ COPIES = 20  # at most, that are evaluated at a time
 NOISE = 3  # of the streams of random numbers
 
 
-def build_environments(config: ControlConfig, count: int) -> Environments:
+def build_environments(config: Acting, count: int) -> Environments:
     """Copies of the environment of a config."""
     named = config.environment
     return Environments(
@@ -36,7 +36,7 @@ def build_environments(config: ControlConfig, count: int) -> Environments:
 class Evaluation:
     """Measures a policy on the same episodes every time."""
 
-    def __init__(self, config: ControlConfig, policy: Policy) -> None:
+    def __init__(self, config: Acting, policy: Policy) -> None:
         self.config, self.policy = config, policy
         self._environments: Environments | None = None
 
@@ -65,7 +65,7 @@ def measured(episodes: Sequence[Episode]) -> dict[str, float]:
     return flat_metrics(means)
 
 
-def film(config: ControlConfig, policy: Policy) -> bytes | None:
+def film(config: Acting, policy: Policy) -> bytes | None:
     """A GIF of the first evaluation episode; None if the environment draws nothing."""
     named, pictures = config.environment, list[NDArray[Any]]()
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whet.algorithms.table import Algorithm
 from whet.config.control import ControlConfig
+from whet.config.loops import Acting
 from whet.control.distributions import distribution_of
 from whet.control.policies import Policy, PolicyShape, read_weights
 from whet.distributed.world import World
@@ -120,7 +121,7 @@ def build_control(config: ControlConfig, world: World) -> Control:
 
 
 @contextmanager
-def few_threads(config: ControlConfig) -> Iterator[None]:
+def few_threads(config: Acting) -> Iterator[None]:
     """Products of a small network take less time in one thread than several threads take to meet."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if config.policy.kind == "mlp" else before)
@@ -130,18 +131,18 @@ def few_threads(config: ControlConfig) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def save_film(config: ControlConfig, run: RunDirectory, built: Control, progress: Progress) -> None:
+def save_film(config: Acting, run: RunDirectory, parts: ControlParts, progress: Progress) -> None:
     """An evaluation episode of the best policy as a video, where the environment draws."""
     best = run.best_model()
     if best is None:
         return
-    newest = {name: one.clone() for name, one in built.policy.state_dict().items()}
-    built.parts.restore_model(best)
+    newest = {name: one.clone() for name, one in parts.policy.state_dict().items()}
+    parts.restore_model(best)
     try:
-        video = film(config, built.policy)
+        video = film(config, parts.policy)
     except UserError as error:
         progress.note(f"note: no video: {error}")
         video = None
-    built.policy.load_state_dict(newest)
+    parts.policy.load_state_dict(newest)
     if video is not None:
         write_atomic(video_path(run.path), video)

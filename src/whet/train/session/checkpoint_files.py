@@ -26,6 +26,9 @@ def write_checkpoint(
     items |= {name: one.items for name, one in kept.items() if has_any(one.items)}
     for name, some in items.items():
         write_items(None if directory is None else _file(directory, name), some, world.sharding.whole)
+    if directory is not None:
+        for one in kept.values():
+            one.write_files(directory)
 
 
 def read_checkpoint(checkpoint: Checkpoint, parts: SessionParts, kept: Mapping[str, Checkpointed]) -> bool:
@@ -38,6 +41,7 @@ def read_checkpoint(checkpoint: Checkpoint, parts: SessionParts, kept: Mapping[s
         with StoredItems(_file(checkpoint.path, name)) as tensors:
             one.restore(checkpoint.state["kept"][name], tensors)
             rounded |= is_rounded(tensors)
+        one.read_files(checkpoint.path)
     return rounded
 
 

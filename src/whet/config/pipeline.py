@@ -111,7 +111,9 @@ class PipelineConfig(Section):
             raise ValueError(f"seeds {list(self.seeds)}: each seed once")
         for name, run in {**self.stages, **self.methods}.items():
             if isinstance(run, Acting):
-                raise ValueError(f"{name} has loop {run.loop}, and a pipeline passes language models on: train it alone")
+                raise ValueError(
+                    f"{name} has loop {run.loop}, and a pipeline passes language models on: train it alone"
+                )
         for position, (name, stage) in enumerate(self.stages.items()):
             _refuse_references(f"stages.{name}", stage, self.stages, position)
         for name, method in self.methods.items():

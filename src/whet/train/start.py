@@ -191,17 +191,7 @@ def _train(
             for note in notes:
                 progress.note(note)
             with suppress(Stopped):
-                match config:
-                    case OfflineConfig():
-                        offline.train(config, run, world, progress)
-                    case ControlConfig():
-                        control.train(config, run, world, progress)
-                    case OffPolicyConfig():
-                        off_policy.train(config, run, world, progress)
-                    case CollectConfig():
-                        collect(config, run, world, progress)
-                    case _:
-                        online.train(config, run, world, progress)
+                _run_loop(config, run, world, progress)
         if world.is_writer:
             if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
@@ -215,6 +205,20 @@ def _train(
                 progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
+
+
+def _run_loop(config: Config, run: RunDirectory, world: World, progress: Progress) -> None:
+    match config:
+        case OfflineConfig():
+            offline.train(config, run, world, progress)
+        case ControlConfig():
+            control.train(config, run, world, progress)
+        case OffPolicyConfig():
+            off_policy.train(config, run, world, progress)
+        case CollectConfig():
+            collect(config, run, world, progress)
+        case _:
+            online.train(config, run, world, progress)
 
 
 @contextmanager

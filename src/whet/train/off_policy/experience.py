@@ -24,12 +24,12 @@ from whet.control.spaces import Floats
 from whet.errors import RunFailed
 from whet.train.control.collector import EPISODES, RECENT, episode_metrics
 from whet.train.off_policy.replay_files import ReplayFiles
-from whet.train.session.checkpointed import Checkpointed
+from whet.train.session.checkpointed import OwnFiles
 
 CLOSE = 1e-4  # rewards in float64 beside those of observations in float32
 
 
-class Experience(Checkpointed):
+class Experience(OwnFiles):
     """The environments of training, where their episodes stand, and all transitions so far that are kept."""
 
     def __init__(self, config: OffPolicyConfig, environments: Environments) -> None:

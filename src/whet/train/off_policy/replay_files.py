@@ -33,11 +33,14 @@ class ReplayFiles:
         for number in blocks:
             path = directory / NAME.format(number)
             if not self._linked(number, path):
-                arrays = self._buffer.read_block(number)
-                write_items(path, lambda _, arrays=arrays: ((name, torch.from_numpy(one)) for name, one in arrays.items()))
-                if self._buffer.is_full(number):
-                    self._known[number] = sha256(path)
+                self._write_block(number, path)
         self._known = {number: known for number, known in self._known.items() if number in blocks}
+
+    def _write_block(self, number: int, path: Path) -> None:
+        tensors = {name: torch.from_numpy(one) for name, one in self._buffer.read_block(number).items()}
+        write_items(path, lambda _: iter(tensors.items()))
+        if self._buffer.is_full(number):
+            self._known[number] = sha256(path)
 
     def _linked(self, number: int, path: Path) -> bool:
         if number not in self._known:
@@ -51,8 +54,8 @@ class ReplayFiles:
 
     def read(self, directory: Path) -> None:
         """Fills the empty buffer from the blocks of a checkpoint."""
-        for path in sorted(directory.glob(NAME.replace("{:05d}", "*"))):
-            number = int(path.stem.rpartition("-")[2])
+        found = {int(path.stem.rpartition("-")[2]): path for path in directory.glob(NAME.replace("{:05d}", "*"))}
+        for number, path in sorted(found.items()):
             with StoredItems(path) as tensors:
                 self._buffer.write_block(number, {name: one.numpy() for name, one in tensors.items()})
             if self._buffer.is_full(number):

@@ -74,12 +74,18 @@ class Checkpointed(ABC):
         """Bytes of its weights, and the number of its moments, in a checkpoint of a run that has begun to train."""
         return size_of(self.tensors().values()), 0
 
-    def write_files(self, directory: Path) -> None:
-        """Writes what is not to be written anew for every checkpoint, as files of its own in a checkpoint."""
-
-    def read_files(self, directory: Path) -> None:
-        """Takes over what `write_files` wrote, after `restore`."""
-
     @abstractmethod
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Takes over what `numbers` and `tensors` gave."""
+
+
+class OwnFiles(Checkpointed):
+    """With state that is too large to be written anew for every checkpoint."""
+
+    @abstractmethod
+    def write_files(self, directory: Path) -> None:
+        """Puts its files into the directory of a checkpoint, which is not complete yet."""
+
+    @abstractmethod
+    def read_files(self, directory: Path) -> None:
+        """Takes over what `write_files` wrote, after `restore`."""

@@ -35,7 +35,7 @@ def twin_loss(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def soft_policy_loss(alpha: Tensor, logprobs: Tensor, values: Tensor) -> Tensor:
-    """mean α log π(a|s) − min_i Q_i(s, a), a ~ π by its noise, through which it is differentiated. ibid., eq. 9."""
+    """mean α log π(a|s) − min_i Q_i(s, a), a ~ π, differentiated through a. Haarnoja et al. 2018b, eq. 9."""
     return (alpha * logprobs - values.min(dim=0).values).mean()
 
 

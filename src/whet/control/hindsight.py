@@ -46,7 +46,7 @@ class Goals:
 
 def goals_of(environment: Any) -> Goals:
     """The goals of an environment; a UserError for one without."""
-    space, inside = environment.observation_space, environment.unwrapped
+    space, inside = environment.observation_space, getattr(environment, "unwrapped", environment)
     spaces = gymnasium().spaces
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
     if not {ACHIEVED, DESIRED} <= parts.keys() or not callable(getattr(inside, "compute_reward", None)):

@@ -56,7 +56,10 @@ def build_learner(config: OffPolicyConfig, world: World) -> Learner:
         torch.manual_seed(stream_key((config.seed, WEIGHTS)) % 2**63)
         policy = Policy(shape, environments.coder, distribution, has_critic=False).to(world.device)
         critics = TrainedCritics(config, policy)
-    experience = Experience(config, environments)
+    try:
+        experience = Experience(config, environments)
+    except MemoryError as error:
+        raise UserError(f"the replay buffer does not fit into memory ({error}): lower replay.size") from error
     weights = sum(one.numel() for one in policy.parameters())
     buffer = experience.buffer
     notes = (

@@ -49,7 +49,7 @@ class ActorConfig(Section):
     kind: ClassVar[str] = "mlp"
     history: ClassVar[int] = 1
     widths: tuple[Positive, ...] = (256, 256)  # of hidden layers
-    activation: Literal["tanh", "relu"] = "relu"
+    activation: Literal["tanh", "relu"] = "relu"  # of hidden layers
 
 
 class StepsBetweenConfig(Section):

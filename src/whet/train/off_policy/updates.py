@@ -107,10 +107,10 @@ def soft_update(
         )
     values = learned.critics(batch.rows, batch.actions)
     missed = twin_loss(values, target)
-    coefficient = 0.0
+    loss = missed
     if learned.log_alpha is not None:
-        coefficient = temperature_loss(learned.log_alpha, logprobs, target=learned.target_entropy)
-    descend(learned.optimizer, missed + coefficient)
+        loss = missed + temperature_loss(learned.log_alpha, logprobs, target=learned.target_entropy)
+    descend(learned.optimizer, loss)
     policy_loss = soft_policy_loss(alpha, logprobs, learned.critics(batch.rows, chosen.tanh()))
     descend(optimizer, policy_loss)
     move_towards(learned.targets.parameters(), learned.critics.parameters(), tau=settings.tau)

@@ -42,7 +42,7 @@ def main() -> None:
 def trained(name: str, seed: int, steps: int = 0) -> dict[str, Any]:
     """The result of one run."""
     steps = steps or read_recipe(name).config.steps
-    keys = {"seed": seed, "steps": steps, "eval.every_steps": steps, "save.every_steps": steps}
+    keys: dict[str, int | str] = {"seed": seed, "steps": steps, "eval.every_steps": steps, "save.every_steps": steps}
     keys |= {"eval.episodes": EPISODES, "track": "[]"}
     recipe = read_recipe(name, [f"{key}={value}" for key, value in keys.items()])
     with TemporaryDirectory() as folder:

@@ -56,8 +56,10 @@ def _explain_control(name: str, config: Acting, *, as_json: bool) -> None:
     from whet.config.control.off_policy import OffPolicyConfig
     from whet.train.explain.environments import explain_control, explain_off_policy
 
-    is_off_policy = isinstance(config, OffPolicyConfig)
-    found = explain_off_policy(name, config) if is_off_policy else explain_control(name, config)
+    if isinstance(config, OffPolicyConfig):
+        found = explain_off_policy(name, config)
+    else:
+        found = explain_control(name, config)
     if as_json:
         say_json(found)
         return

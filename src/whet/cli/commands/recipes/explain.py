@@ -56,10 +56,7 @@ def _explain_control(name: str, config: Acting, *, as_json: bool) -> None:
     from whet.config.control.off_policy import OffPolicyConfig
     from whet.train.explain.environments import explain_control, explain_off_policy
 
-    if isinstance(config, OffPolicyConfig):
-        found = explain_off_policy(name, config)
-    else:
-        found = explain_control(name, config)
+    found = explain_off_policy(name, config) if isinstance(config, OffPolicyConfig) else explain_control(name, config)
     if as_json:
         say_json(found)
         return

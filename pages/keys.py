@@ -21,9 +21,9 @@ A recipe is a YAML file of these keys; on the command line they are `KEY=VALUE`,
 A dot leads into a section: `optimizer.lr=1e-5` is `optimizer: {lr: 1e-5}`. *needed* means that there is no default.
 
 *Used by* names the loops that have a key: `online` (policy gradients on rollouts), `offline` (SFT, preferences, reward
-models), `control` (policies in environments), `collect` (makes rows from samples) and `pipeline` (several runs); and
-the algorithms, objectives or tasks, where only some use it. Formulas are explained in [algorithms.md](algorithms.md),
-the names of other libraries in [coming-from.md](coming-from.md).
+models), `control` (policies in environments), `off_policy` (SAC and TD3 in environments), `collect` (makes rows from
+samples) and `pipeline` (several runs); and the algorithms, objectives or tasks, where only some use it. Formulas are
+explained in [algorithms.md](algorithms.md), the names of other libraries in [coming-from.md](coming-from.md).
 """
 TOP = "Of a run"  # keys without a section
 

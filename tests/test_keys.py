@@ -48,7 +48,7 @@ def test_what_is_said_of_some_keys() -> None:
             used_by="online, offline",
         )
     ]
-    assert [(key.default, key.used_by) for key in of("optimizer.lr")[1:]] == [("0.0003", "control")]
+    assert [(key.default, key.used_by) for key in of("optimizer.lr")[1:]] == [("0.0003", "control, off_policy")]
     (high,) = of("algorithm.clip.high")
     assert high.default == "0.2; dapo 0.28"
     assert "algorithm ppo/" in high.used_by

@@ -56,6 +56,7 @@ ROOMS_INSIDE = {
         **{key: set() for key in ("cells", "selection")},
         **{key: {"cells"} for key in ("advantages", "policy_loss", "masking")},
         "table": {"cells", "advantages", "policy_loss", "masking"},
+        "off_policy": set(),
         "preference": {"cells"},
     },
     "cli": {
@@ -195,6 +196,9 @@ ROOMS_INSIDE = {
         "normalization": set(),
         "fragments": set(),
         "policies": {"spaces", "distributions", "mlp", "networks", "normalization"},
+        "critics": {"mlp"},
+        "hindsight": {"spaces"},
+        "replay": {"hindsight", "spaces"},
         "playing": {"environments", "policies"},
         "batched": {"spaces", "policies", "playing"},
     },
@@ -213,7 +217,8 @@ ROOMS_INSIDE = {
         "check": set(),
         "preflight": {"setup", "online", "rows", "optimizers", "plan", "spreading"},
         "control": {"session", "setup", "optimizers"},
-        "start": {"online", "rows", "control", "session", "setup", "explain"},
+        "off_policy": {"control", "session", "setup", "optimizers"},
+        "start": {"online", "rows", "control", "off_policy", "session", "setup", "explain"},
         "experiments": {"start", "session", "setup", "explain"},
     },
 }

@@ -1,4 +1,4 @@
-"""docs/control.md and its picture from results.jsonl: `python -m studies.control.page TEMPLATE PAGE PICTURE`."""
+"""docs/control.md and its picture from the results: `python -m studies.control.page TEMPLATE PAGE PICTURE`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from matplotlib.figure import Figure
 
 from pages.markdown import header, row_line
 from studies.control.run import results
+from whet.number_format import percent
 from whet.report.figures import png
 
-FILE = Path(__file__).with_name("results.jsonl")
+FILE, OFF_POLICY = (Path(__file__).with_name(name) for name in ("results.jsonl", "off_policy.jsonl"))
 SIDES = {"whet": "whet", "sb3": "Stable-Baselines3"}
 COLOURS = {"whet": "#2a6fbb", "sb3": "#c8553d"}
 DRAWS, LEVEL = 10_000, 0.95
 Row = Mapping[str, Any]
-MARK = "<!-- results -->"
+MARK, MARK_OFF_POLICY = "<!-- results -->", "<!-- off-policy results -->"
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -38,8 +39,20 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return means[edge], means[-edge - 1]
 
 
-def render(template: str, rows: Sequence[Row]) -> str:
-    return template.replace(MARK, "\n".join(_lines(rows)).rstrip())
+def render(template: str, rows: Sequence[Row], off_policy: Sequence[Row]) -> str:
+    page = template.replace(MARK, "\n".join(_lines(rows)).rstrip())
+    return page.replace(MARK_OFF_POLICY, "\n".join(_off_policy_lines(off_policy)))
+
+
+def _off_policy_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """A line for every recipe: each seed's held-out return before and after, and share of goals reached."""
+    yield from header("recipe", "steps", "seeds", "held-out return before", "after", "success after")
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        some = sorted((row for row in rows if row["recipe"] == recipe), key=lambda row: row["seed"])
+        before, after = (", ".join(f"{row[when]['reward']:.1f}" for row in some) for when in ("before", "after"))
+        reached = ", ".join(percent(row["after"]["success"]) for row in some if "success" in row["after"])
+        seeds = ", ".join(str(row["seed"]) for row in some)
+        yield row_line(f"`{recipe}`", f"{some[0]['steps']:,.0f}", seeds, before, after, reached)
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -96,7 +109,7 @@ def curves(rows: Sequence[Row]) -> bytes:
 def main(arguments: Sequence[str]) -> None:
     template, page, picture = map(Path, arguments)
     rows = results(FILE)
-    page.write_text(render(template.read_text("utf-8"), rows), "utf-8")
+    page.write_text(render(template.read_text("utf-8"), rows, results(OFF_POLICY)), "utf-8")
     if rows:
         picture.write_bytes(curves(rows))
 

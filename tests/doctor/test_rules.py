@@ -23,6 +23,7 @@ from tests.doctor.made import (
 from whet.doctor.causes import CAUSES
 from whet.doctor.diagnosis import diagnose, findings_of
 from whet.doctor.rules.all_rules import RULES
+from whet.doctor.rules.updates import large_changes
 
 BEFORE_DATA = {"loop": "offline", "objective": {"beta": 0.1}}
 OFFLINE = NEW | BEFORE_DATA
@@ -247,3 +248,9 @@ def test_a_rule_without_its_metrics_is_silent_and_says_what_it_lacks():
     assert BY_NAME["truncation"].missing(few) == "truncated has 4 of 10 values"
     assert BY_NAME["kl"].missing(few) == "kl was not logged"
     assert BY_NAME["own-header"].missing(few) == "no rollouts are kept"
+
+
+def test_a_step_of_many_updates_may_change_the_weights_by_much():
+    changes = constant("weights/change", 0.5)
+    assert large_changes(history(changes)) is not None
+    assert large_changes(history(changes, config={"loop": "off_policy"})) is None

@@ -46,6 +46,13 @@ CONTROL: dict[str, Any] = {
     "eval": {"every_steps": 1, "episodes": 4},
     "track": [],
 }
+OFF_POLICY: dict[str, Any] = {
+    **CONTROL,
+    "loop": "off_policy",
+    "algorithm": "sac",
+    "replay": {"learning_starts": 4},
+    "update": {"batch_size": 4},
+}
 OFFLINE: dict[str, Any] = {
     **COMMON,
     "loop": "offline",
@@ -108,6 +115,7 @@ def recipes(folder: Path, model: str, corpus: Mapping[str, Any]) -> Iterator[tup
     yield "online", {**ONLINE, "task": {"name": "reviews"}, "model": {"new": {**NEW["new"], "context": 96}}}
     yield "online", {**ONLINE, "task": {"name": "guessing"}}
     yield "control", CONTROL
+    yield "off_policy", OFF_POLICY
     yield "sft", {**OFFLINE, "task": {"name": "sorting", "level": 1}}
     yield "lm", {**OFFLINE, "task": corpus, "objective": "lm"}
     yield "denoise", {**OFFLINE, "task": corpus, "objective": "denoise"}

@@ -33,7 +33,7 @@ def qwen(size: str, *overrides: str, gpu: str = "h200", gpus: int = 1) -> Recipe
 def runnable(name: str) -> Recipe | Pipeline | None:
     """A packaged recipe, with what it leaves open; None for one without a plan, or that needs a file or a package."""
     written = parse_yaml(packaged_recipes()[name], where=name)
-    if written.get("loop") == "control":
+    if written.get("loop") in ("control", "off_policy"):
         return None
     if written.get("loop") == "pipeline":
         return read_any(name)

@@ -26,6 +26,25 @@ def test_the_interquartile_mean() -> None:
     assert 1.0 <= low < 2.5 < high <= 4.0
 
 
+def _rendered(template: str) -> str:
+    return page.render(template, page.results(page.FILE), page.results(page.OFF_POLICY))
+
+
+def test_a_line_of_the_off_policy_runs() -> None:
+    rows = [
+        {
+            "recipe": "one",
+            "seed": seed,
+            "steps": 5000.0,
+            "before": {"reward": -50.0},
+            "after": {"reward": -2.0, "success": won},
+        }
+        for seed, won in ((1, 0.98), (0, 1.0))
+    ]
+    found = page.render("<!-- off-policy results -->", [], rows)
+    assert found.splitlines()[-1] == "| `one` | 5,000 | 0, 1 | -50.0, -50.0 | -2.0, -2.0 | 100 %, 98 % |"
+
+
 def test_the_page_is_fresh() -> None:
     template = (ROOT / "docs/control.template.md").read_text("utf-8")
-    assert page.render(template, page.results(page.FILE)) == (ROOT / "docs/control.md").read_text("utf-8"), "make docs"
+    assert _rendered(template) == (ROOT / "docs/control.md").read_text("utf-8"), "make docs"

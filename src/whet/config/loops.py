@@ -1,4 +1,4 @@
-"""The loops that a run can have: online, offline, control, and collect, which makes rows and whose schema is here."""
+"""The loops that a run can have: online, offline, control, off_policy, and collect, whose schema is here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from whet.config import OfflineConfig, OnlineConfig, prompts_of_data
 from whet.config.control import ControlConfig
+from whet.config.control.off_policy import OffPolicyConfig
 from whet.config.model_config import ModelConfig
 from whet.config.parts import EngineConfig, RolloutConfig, TaskConfig, refuse_engine
 from whet.config.refusals import refuse_token_rewards
@@ -56,12 +57,14 @@ class CollectConfig(Section):
 
 
 Training = OnlineConfig | OfflineConfig  # of language models
-Trained = Training | ControlConfig
+Acting = ControlConfig | OffPolicyConfig  # of policies in environments
+Trained = Training | Acting
 Config = Trained | CollectConfig
 LOOPS: dict[str, type[Config]] = {
     "online": OnlineConfig,
     "offline": OfflineConfig,
     "control": ControlConfig,
+    "off_policy": OffPolicyConfig,
     "collect": CollectConfig,
 }
 WHOLE = {
@@ -88,7 +91,7 @@ def loop_of(value: Any) -> str:
 
 def of_language_model(config: Config, where: str) -> Training:
     """The config, if its run trains a language model."""
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         raise UserError(f"{where} trains a policy of actions, not a language model: its report shows its episodes")
     assert not isinstance(config, CollectConfig)
     return config
@@ -98,6 +101,7 @@ AnyConfig = Annotated[
     Annotated[OnlineConfig, Tag("online")]
     | Annotated[OfflineConfig, Tag("offline")]
     | Annotated[ControlConfig, Tag("control")]
+    | Annotated[OffPolicyConfig, Tag("off_policy")]
     | Annotated[CollectConfig, Tag("collect")],
     Discriminator(loop_of),
 ]

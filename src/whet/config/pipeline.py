@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from whet.algorithms.preference.preference_table import RewardObjective
 from whet.config import OfflineConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import LOOPS, NAMED, WHOLE, AnyConfig, CollectConfig, Config, loop_of
+from whet.config.loops import LOOPS, NAMED, WHOLE, Acting, AnyConfig, CollectConfig, Config, loop_of
 from whet.config.objective import objective_row
 from whet.config.section import Above, Amount, Count, ModelPath, Positive, Section, Seed, Url, merge, one_of
 from whet.errors import nearest
@@ -111,8 +110,10 @@ class PipelineConfig(Section):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: each seed once")
         for name, run in {**self.stages, **self.methods}.items():
-            if isinstance(run, ControlConfig):
-                raise ValueError(f"{name} has loop control, and a pipeline passes language models on: train it alone")
+            if isinstance(run, Acting):
+                raise ValueError(
+                    f"{name} has loop {run.loop}, and a pipeline passes language models on: train it alone"
+                )
         for position, (name, stage) in enumerate(self.stages.items()):
             _refuse_references(f"stages.{name}", stage, self.stages, position)
         for name, method in self.methods.items():
@@ -121,7 +122,7 @@ class PipelineConfig(Section):
             _refuse_references(f"methods.{name}", method, self.stages, len(self.stages))
         if self.compare is not None:
             _refuse_references("compare", self.compare, self.stages, len(self.stages))
-            tasks = [method.task for method in self.methods.values() if not isinstance(method, ControlConfig)]
+            tasks = [method.task for method in self.methods.values() if not isinstance(method, Acting)]
             if not tasks or any(task != tasks[0] for task in tasks):
                 raise ValueError("compare needs methods that all have the same task, for the same held-out prompts")
         return self

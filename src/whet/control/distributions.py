@@ -188,9 +188,10 @@ class Gaussian:
         return (parameters.chunk(2, dim=1)[1] + (LOG_2PI + 1) / 2).sum(dim=1)
 
     def for_environment(self, actions: Actions) -> list[Any]:
+        if self.is_squashed:
+            return stretched(np.tanh(actions), self.low, self.high, self.shape)
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
-        bounded = low + (np.tanh(actions) + 1) / 2 * (high - low) if self.is_squashed else actions
-        return list(bounded.clip(low, high).reshape(-1, *self.shape))
+        return list(actions.clip(low, high).reshape(-1, *self.shape))
 
     def for_batch(self, actions: Tensor) -> Tensor:
         low, high = self._bounds(actions.device)
@@ -199,6 +200,58 @@ class Gaussian:
 
     def _bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
         return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyTanh:
+    """The tanh of numbers, with Gaussian noise of a fixed deviation beside it: a policy that is not stochastic itself.
+
+    Actions are in [−1, 1] once they are cut, and are stretched to the bounds for the environment.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+    deviation: float
+
+    @property
+    def parameters(self) -> int:
+        return len(self.low)
+
+    @property
+    def noise(self) -> int:
+        return len(self.low)
+
+    def draw_noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.randn(*shape, self.noise, generator=generator)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return parameters.tanh() + self.deviation * noise
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return parameters.tanh()
+
+    def logprobs(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        """Of actions that are not cut."""
+        found = -((actions - parameters.tanh()) / self.deviation).square() / 2
+        return (found - math.log(self.deviation) - LOG_2PI / 2).sum(dim=1)
+
+    def entropies(self, parameters: Tensor) -> Tensor:
+        return parameters.new_full((len(parameters),), self.noise * (math.log(self.deviation) + (LOG_2PI + 1) / 2))
+
+    def for_environment(self, actions: Actions) -> list[Any]:
+        return stretched(actions, self.low, self.high, self.shape)
+
+    def for_batch(self, actions: Tensor) -> Tensor:
+        low, high = (torch.tensor(one, device=actions.device) for one in (self.low, self.high))
+        return (low + (actions + 1) / 2 * (high - low)).clamp(low, high)
+
+
+def stretched(actions: Actions, low: Sequence[float], high: Sequence[float], shape: tuple[int, ...]) -> list[Any]:
+    """(N, K) actions in [−1, 1] as those between the bounds; larger ones are cut."""
+    lowest, highest = np.array(low, np.float32), np.array(high, np.float32)
+    found = lowest + (actions + 1) / 2 * (highest - lowest)
+    return list(found.clip(lowest, highest).reshape(-1, *shape))
 
 
 def distribution_of(space: Any, *, squash: bool = False) -> Distribution:

@@ -1,8 +1,9 @@
 """Metrics of episodes in environments."""
 
-from whet.metrics.metric import Loop, Metric
+from whet.metrics.metric import ACTING, Loop, Metric
 
-CONTROL: tuple[Loop, ...] = ("control",)
+OFF_POLICY: tuple[Loop, ...] = ("off_policy",)
+UPDATES = "the updates of the step"
 
 ENVIRONMENTS: tuple[Metric, ...] = (
     Metric(
@@ -13,8 +14,8 @@ ENVIRONMENTS: tuple[Metric, ...] = (
         healthy="as the environment means it: a pole that stands makes it longer, a goal that is reached shorter",
         rises="episodes end later: the policy survives, or it no longer reaches its goal",
         falls="episodes end earlier: the policy fails, or it reaches its goal faster",
-        loops=CONTROL,
-        code="train/control/collector.py:Collector.metrics",
+        loops=ACTING,
+        code="train/control/collector.py:episode_metrics",
         elsewhere={"Stable-Baselines3": "rollout/ep_len_mean"},
     ),
     Metric(
@@ -25,7 +26,7 @@ ENVIRONMENTS: tuple[Metric, ...] = (
         healthy="as episode_length",
         rises="see episode_length",
         falls="see episode_length",
-        loops=CONTROL,
+        loops=ACTING,
         code="train/control/evaluation.py:measured",
         elsewhere={"Stable-Baselines3": "eval/mean_ep_length"},
     ),
@@ -38,7 +39,7 @@ ENVIRONMENTS: tuple[Metric, ...] = (
         healthy="rises to 1",
         rises="more goals are reached",
         falls="fewer goals are reached",
-        loops=CONTROL,
+        loops=ACTING,
         code="train/control/evaluation.py:measured",
         needs="an environment that says is_success",
         elsewhere={"Stable-Baselines3": "eval/success_rate"},
@@ -50,7 +51,74 @@ ENVIRONMENTS: tuple[Metric, ...] = (
         healthy="eval.episodes",
         rises="eval.episodes was raised",
         falls="eval.episodes was lowered",
-        loops=CONTROL,
+        loops=ACTING,
         code="train/control/evaluation.py:measured",
+    ),
+    Metric(
+        name="q/loss",
+        label="loss of the critics",
+        formula=f"mean over {UPDATES} of ½ Σ_i mean (Q_i(s, a) − y)² over the batch, y the target of SAC or TD3",
+        healthy="follows the scale of the rewards; it need not fall, because the targets move with the policy",
+        rises="values grow faster than the critics follow: a lower optimizer.lr or algorithm.tau",
+        falls="the critics agree with their targets, or returns become alike",
+        loops=OFF_POLICY,
+        code="algorithms/off_policy.py:twin_loss",
+        elsewhere={"Stable-Baselines3": "train/critic_loss"},
+    ),
+    Metric(
+        name="q/mean",
+        label="value of the actions in the buffer",
+        formula=f"mean over {UPDATES} of Q_1 and Q_2 of the drawn transitions",
+        healthy="approaches the discounted return; a few times 1/(1 − gamma) of a usual reward",
+        rises="returns rise; beyond any possible discounted return the values diverge",
+        falls="returns fall, or values were too high",
+        loops=OFF_POLICY,
+        code="train/off_policy/updates.py:soft_update",
+    ),
+    Metric(
+        name="policy_loss",
+        label="loss of the policy",
+        formula=f"mean over {UPDATES} that move the policy: SAC α log π − min_i Q_i, TD3 −Q_1, of its own actions",
+        healthy="about −q/mean",
+        rises="values of the policy's own actions fall",
+        falls="values of the policy's own actions rise",
+        loops=OFF_POLICY,
+        code="algorithms/off_policy.py:soft_policy_loss",
+        elsewhere={"Stable-Baselines3": "train/actor_loss"},
+    ),
+    Metric(
+        name="action_entropy",
+        label="entropy of actions",
+        unit="nats per action",
+        formula=f"−mean log π over {UPDATES}, of actions in [−1, 1] drawn from the policy; continuous, so it may be "
+        "negative",
+        healthy="falls to algorithm.target_entropy (−1 for each number of an action) and stays there",
+        rises="the policy is less sure, or entropy_coefficient is fixed and large beside the rewards",
+        falls="the policy becomes sure; below the target entropy_coefficient rises",
+        loops=OFF_POLICY,
+        code="train/off_policy/updates.py:soft_update",
+        needs="algorithm sac",
+    ),
+    Metric(
+        name="entropy_coefficient",
+        label="entropy coefficient",
+        formula=f"mean α over {UPDATES}; learned, where algorithm.entropy_coefficient is auto",
+        healthy="falls from 1 to a small share of the rewards, then settles",
+        rises="the entropy is below its target",
+        falls="the entropy is above its target",
+        loops=OFF_POLICY,
+        code="algorithms/off_policy.py:temperature_loss",
+        needs="algorithm sac",
+        elsewhere={"Stable-Baselines3": "train/ent_coef"},
+    ),
+    Metric(
+        name="replay/transitions",
+        label="transitions in the replay buffer",
+        formula="number of transitions that updates draw from",
+        healthy="grows to replay.size",
+        rises="environment steps are added",
+        falls="never",
+        loops=OFF_POLICY,
+        code="train/off_policy/experience.py:Experience.metrics",
     ),
 )

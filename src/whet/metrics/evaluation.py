@@ -2,10 +2,10 @@
 
 from whet.doctor import thresholds as at
 from whet.evaluate.measures import measure_of
-from whet.metrics.metric import EVERY_STEP, Loop, Metric
+from whet.metrics.metric import ACTING, EVERY_STEP, Loop, Metric
 from whet.number_format import number
 
-ANSWERED: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("reward", "control"))
+ANSWERED: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("reward", *ACTING))
 GRADED: tuple[Loop, ...] = ("online", "sft", "preference")  # a text has no right continuation
 ONLINE: tuple[Loop, ...] = ("online",)
 CODE = "evaluate/evaluation.py:_summary"
@@ -39,7 +39,7 @@ EVALUATION: tuple[Metric, ...] = (
         healthy="rises, and above reward/mean, because greedy answers are usually better than sampled ones",
         rises="what is learned holds for held-out prompts",
         falls=NOT_BETTER,
-        loops=(*ONLINE, "control"),
+        loops=(*ONLINE, *ACTING),
         code=CODE,
         has_interval=True,
         rules=("held-out", "held-out-fell"),

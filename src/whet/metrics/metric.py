@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
-Loop = Literal["online", "sft", "lm", "denoise", "preference", "reward", "collect", "control"]
+Loop = Literal["online", "sft", "lm", "denoise", "preference", "reward", "collect", "control", "off_policy"]
 Better = Literal["higher", "lower", ""]
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 EVERY_STEP: tuple[Loop, ...] = tuple(loop for loop in LOOPS if loop != "collect")  # loops with optimizer steps
+ACTING: tuple[Loop, ...] = ("control", "off_policy")  # in environments
 # Capitals in a name stand for a number or for a name that a recipe gives.
 NUMBERS, NAMES = ("AGE", "K"), ("NAME", "TASK")
 CAPITALS = re.compile(r"\b(" + "|".join((*NUMBERS, *NAMES)) + r")\b")

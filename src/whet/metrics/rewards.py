@@ -1,7 +1,7 @@
 """Metrics of the reward of a step's rollouts, before shaping and KL penalty."""
 
 from whet.doctor import thresholds as at
-from whet.metrics.metric import Loop, Metric
+from whet.metrics.metric import ACTING, Loop, Metric
 from whet.number_format import percent
 
 ONLINE: tuple[Loop, ...] = ("online",)
@@ -21,7 +21,7 @@ REWARDS: tuple[Metric, ...] = (
         "hacking",
         falls="steps are too large, the sampler has stale weights, or a penalty outweighs the reward: look at "
         "approx_kl, mismatch/mean and kl",
-        loops=("online", "collect", "control"),
+        loops=("online", "collect", *ACTING),
         code=CODE,
         rules=(
             *("constant-reward", "saturated-reward", "reward-hacking", "length-hacking", "reward-falls", "plateau"),
@@ -43,7 +43,7 @@ REWARDS: tuple[Metric, ...] = (
         "reward/max)",
         falls="rollouts are paid alike. At 0 nothing can be learned: the reward is constant, or the prompts are too "
         "easy or too hard (groups/zero_variance)",
-        loops=(*ONLINE, "control"),
+        loops=(*ONLINE, *ACTING),
         code=CODE,
         rules=("constant-reward", "saturated-reward", "reward-falls"),
         elsewhere={"TRL": "reward_std, which is a mean over groups by default"},
@@ -55,7 +55,7 @@ REWARDS: tuple[Metric, ...] = (
         healthy="the lowest score that the reward can give, until the policy no longer makes such mistakes",
         rises="the worst rollouts become better",
         falls="an outlier: read that rollout; a reward model may give any number",
-        loops=(*ONLINE, "control"),
+        loops=(*ONLINE, *ACTING),
         code=CODE,
         rules=("saturated-reward", "reward-hacking"),
         elsewhere={"verl": "critic/score/min"},
@@ -68,7 +68,7 @@ REWARDS: tuple[Metric, ...] = (
         rises="the best rollouts become better; far above the others: read that rollout, it may have found a hole "
         "in the reward",
         falls="no rollout is as good as before",
-        loops=(*ONLINE, "control"),
+        loops=(*ONLINE, *ACTING),
         code=CODE,
         rules=("constant-reward", "saturated-reward", "reward-hacking"),
         elsewhere={"verl": "critic/score/max"},

@@ -1,9 +1,9 @@
 """What timings.jsonl has: wall-clock seconds, which differ from run to run and so are no part of metrics.jsonl."""
 
-from whet.metrics.metric import EVERY_STEP, LOOPS, Loop, Metric
+from whet.metrics.metric import ACTING, EVERY_STEP, LOOPS, Loop, Metric
 
 ONLINE: tuple[Loop, ...] = ("online",)
-OFFLINE: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("online", "control"))
+OFFLINE: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop not in ("online", *ACTING))
 TIMED = "train/session/session.py:Session.timed"
 
 
@@ -63,7 +63,8 @@ TIMES: tuple[Metric, ...] = (
     phase(
         "update",
         "time of the update",
-        "the forward and backward passes and the optimizer step of all minibatches",
+        "the forward and backward passes and the optimizer step of all minibatches; in loop off_policy also the "
+        "environment steps between them",
         loops=EVERY_STEP,
         rises="completions grow",
         verl="timing_s/update_actor",

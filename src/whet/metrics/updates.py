@@ -1,7 +1,7 @@
 """Metrics of the optimizer steps on a step's rollouts."""
 
 from whet.doctor import thresholds as at
-from whet.metrics.metric import EVERY_STEP, Metric
+from whet.metrics.metric import ACTING, EVERY_STEP, Loop, Metric
 from whet.metrics.rewards import ONLINE
 from whet.number_format import number, percent
 
@@ -9,6 +9,8 @@ from whet.number_format import number, percent
 TRAINED = "the trained tokens of all minibatches of the step"
 OLD = "log π_old: before the first update of the step"
 CODE = "train/online/update.py:_count"
+# Off-policy, policy and critics descend one after the other: policy_loss and q/loss.
+DESCENDING: tuple[Loop, ...] = tuple(loop for loop in EVERY_STEP if loop != "off_policy")
 
 UPDATES: tuple[Metric, ...] = (
     Metric(
@@ -22,7 +24,7 @@ UPDATES: tuple[Metric, ...] = (
         "is 0 by construction, whatever is learned",
         rises="offline the rate is too high or the labels are wrong; online nothing by itself: look at reward/mean",
         falls="offline the rows are learned; compare eval/loss, which rises again when they are learned by heart",
-        loops=EVERY_STEP,
+        loops=DESCENDING,
         code="train/optimizers/optimizer.py:descend",
         rules=("not-finite", "loss-rises", "loss-stands"),
         elsewhere={
@@ -155,10 +157,11 @@ UPDATES: tuple[Metric, ...] = (
         name="updates",
         label="optimizer steps",
         formula="optimizer steps that were made in the step",
-        healthy="update.epochs × update.minibatches",
+        healthy="update.epochs × update.minibatches; in loop off_policy update.gradient_steps after every "
+        "update.every_steps environment steps",
         rises="more of the planned updates are made",
         falls="update.target_kl ended the others, or no group was kept (0: nothing was learned in the step)",
-        loops=(*ONLINE, "control"),
+        loops=(*ONLINE, *ACTING),
         code="train/online/update.py:_report",
         rules=("skipped-updates", "still-weights"),
     ),
@@ -172,7 +175,7 @@ UPDATES: tuple[Metric, ...] = (
         rises="an outlier of reward or advantage, or steps that are too large; clipping limits the damage of single "
         "spikes",
         falls="little is left to learn; exactly 0: no rollout was better than another",
-        loops=EVERY_STEP,
+        loops=DESCENDING,
         code="distributed/sharding.py:Replicated.clip",
         rules=("not-finite", "zero-gradient", "gradient-spike", "plateau", "held-by-reference"),
         elsewhere={"TRL": "grad_norm", "verl": "actor/grad_norm"},

@@ -151,8 +151,9 @@ def made_directory(path: Path) -> Path:
 
 
 def bytes_below(path: Path) -> int:
-    """Bytes of all files in a directory; 0 if it does not exist."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    """Bytes of all files in a directory; 0 if it does not exist. A file with several names counts once."""
+    found = (file.stat() for file in path.rglob("*") if file.is_file())
+    return sum({(status.st_dev, status.st_ino): status.st_size for status in found}.values())
 
 
 def sync_directory(path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from whet.config import OfflineConfig, OnlineConfig
 from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig
+from whet.config.control.off_policy import OffPolicyConfig
+from whet.config.loops import Acting, CollectConfig
 from whet.distributed.world import RankLost, World
 from whet.errors import UserError
 from whet.imports import is_object
@@ -21,6 +22,7 @@ from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.process import withheld
 from whet.train.control import loop as control
 from whet.train.explain.unused_keys import keys_without_effect
+from whet.train.off_policy import loop as off_policy
 from whet.train.online import loop as online
 from whet.train.online.rollouts import require_pool
 from whet.train.rows import loop as offline
@@ -128,7 +130,7 @@ def _how_to_extend(config: Config, run: RunDirectory) -> str:
     anew = f"start a new run with model={run.path}"
     if isinstance(config, CollectConfig) or "ended" in (run.results() or {}):
         return f"to train on, {anew}"
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         return f"to train for longer: {how_to_resume(run.path, overrides=[f'steps={2 * config.steps}'])}"
     return f"to train for longer: {how_to_resume(run.path, overrides=[f'steps={2 * config.steps}'])}, or {anew}"
 
@@ -144,7 +146,7 @@ def _report(config: Config, run: RunDirectory, world: World, make_progress: Make
 
 def _hidden_from_rewards(config: Config) -> list[str]:
     """A note on environment variables that are withheld from reward functions."""
-    if isinstance(config, OfflineConfig | ControlConfig) or not config.reward.functions:
+    if isinstance(config, OfflineConfig | Acting) or not config.reward.functions:
         return []
     if any(is_object(function.use) for function in config.reward.functions):  # objects run in this process
         return []
@@ -160,7 +162,7 @@ def _checked(config: Config, world: World, *, resumed: str) -> World:
     Returns the world that holds models as the config says.
     """
     world.require_same({**plain(config), "--resume": resumed}, "start all ranks with the same command and recipe")
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         return world
     share = config.batch_size if isinstance(config, OfflineConfig) else config.rollout.prompts
     if share < world.size:
@@ -189,15 +191,7 @@ def _train(
             for note in notes:
                 progress.note(note)
             with suppress(Stopped):
-                match config:
-                    case OfflineConfig():
-                        offline.train(config, run, world, progress)
-                    case ControlConfig():
-                        control.train(config, run, world, progress)
-                    case CollectConfig():
-                        collect(config, run, world, progress)
-                    case _:
-                        online.train(config, run, world, progress)
+                _run_loop(config, run, world, progress)
         if world.is_writer:
             if not isinstance(config, CollectConfig) and run.metrics():
                 write_report(run.path)
@@ -211,6 +205,20 @@ def _train(
                 progress.note(f"stopped; continue with: {how_to_resume(run.path)}{many}")
         _leave(run, world)
     return run.path
+
+
+def _run_loop(config: Config, run: RunDirectory, world: World, progress: Progress) -> None:
+    match config:
+        case OfflineConfig():
+            offline.train(config, run, world, progress)
+        case ControlConfig():
+            control.train(config, run, world, progress)
+        case OffPolicyConfig():
+            off_policy.train(config, run, world, progress)
+        case CollectConfig():
+            collect(config, run, world, progress)
+        case _:
+            online.train(config, run, world, progress)
 
 
 @contextmanager

@@ -44,6 +44,14 @@ class ServerText:
             for token in (ROLE, *self.encode(message.role), CONTENT, *self.encode(message.content))
         ]
 
+    def reply(self, reply: str | Message, *, after: int) -> list[int]:  # noqa: ARG002 - as the protocol has it
+        """Always refused: a conversation continues the exact ids of its answers, which the server keeps."""
+        raise UserError("a conversation with an environment needs the model's own tokenizer beside the server")
+
+    def rewrites_history(self) -> str:
+        """Nothing is known of the server's template."""
+        return ""
+
     def read(self, tokens: Sequence[int]) -> str | tuple[Message, ...]:
         """The text or the messages of a `prompt`."""
         if not tokens or tokens[0] != ROLE:

@@ -97,6 +97,7 @@ class Collector(Checkpointed):
         self.environments.close()
 
     def metrics(self) -> dict[str, float]:
+        """Of the last finished episodes."""
         return episode_metrics(self.recent)
 
     def _fragments(self, generator: torch.Generator) -> Rollout:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.config.control import ControlConfig
+from whet.config.loops import Acting
 from whet.control.batched import BatchedEnvironment, batched_environment, play_batched
 from whet.control.environments import Copies, Environments, make_environment
 from whet.control.playing import Episode, gif, play
@@ -27,16 +28,25 @@ COPIES = 20  # at most, that are evaluated at a time
 NOISE = 3  # of the streams of random numbers
 
 
-def build_environments(config: ControlConfig, count: int) -> Copies:
-    """Copies of the environment of a config."""
-    named, history = config.environment, config.policy.history
-    make = partial(make_environment, named.name, named.options, max_steps=named.max_steps)
-    if config.rollout.processes > 1:
-        return ProcessEnvironments(make, count, processes=config.rollout.processes, history=history)
-    return Environments(make, count, history=history)
+def build_environments(config: Acting, count: int) -> Environments:
+    """Copies of the environment of a config, stepped in turn."""
+    return Environments(partial(_made, config), count, history=config.policy.history)
 
 
-def step_limit(config: ControlConfig, environment: BatchedEnvironment) -> int:
+def build_copies(config: Acting, count: int) -> Copies:
+    """The same, in the processes that the config asks for."""
+    processes = config.rollout.processes if isinstance(config, ControlConfig) else 1
+    if processes > 1:
+        return ProcessEnvironments(partial(_made, config), count, processes=processes, history=config.policy.history)
+    return build_environments(config, count)
+
+
+def _made(config: Acting) -> Any:
+    named = config.environment
+    return make_environment(named.name, named.options, max_steps=named.max_steps)
+
+
+def step_limit(config: Acting, environment: BatchedEnvironment) -> int:
     """Of an episode of a batched environment."""
     return config.environment.max_steps or environment.max_steps
 
@@ -44,7 +54,7 @@ def step_limit(config: ControlConfig, environment: BatchedEnvironment) -> int:
 class Evaluation:
     """Measures a policy on the same episodes every time."""
 
-    def __init__(self, config: ControlConfig, policy: Policy) -> None:
+    def __init__(self, config: Acting, policy: Policy) -> None:
         self.config, self.policy = config, policy
         self._batched = batched_environment(config.environment.name, config.environment.options)
         self._environments: Copies | None = None
@@ -57,7 +67,7 @@ class Evaluation:
             most = step_limit(self.config, self._batched)
             return measured(play_batched(self.policy, self._batched, seeds, max_steps=most, noise_seed=noise))
         if self._environments is None:
-            self._environments = build_environments(self.config, min(COPIES, settings.episodes))
+            self._environments = build_copies(self.config, min(COPIES, settings.episodes))
         return measured(play(self.policy, self._environments, seeds, noise_seed=noise))
 
     def close(self) -> None:
@@ -77,7 +87,7 @@ def measured(episodes: Sequence[Episode]) -> dict[str, float]:
     return flat_metrics(means)
 
 
-def film(config: ControlConfig, policy: Policy) -> bytes | None:
+def film(config: Acting, policy: Policy) -> bytes | None:
     """A GIF of the first evaluation episode; None if the environment draws nothing."""
     named, pictures = config.environment, list[NDArray[Any]]()
 

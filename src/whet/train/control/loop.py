@@ -30,7 +30,7 @@ def train(config: ControlConfig, run: RunDirectory, world: World, progress: Prog
         closing(Evaluation(config, policy)) as evaluation,
         Session(config, run, world, built.parts, progress, measure=evaluation, kept=kept) as session,
     ):
-        for step in session.steps(conclude=lambda: save_film(config, run, built, progress)):
+        for step in session.steps(conclude=lambda: save_film(config, run, built.parts, progress)):
             with session.timed("rollout"):
                 rollout = collector.collect(step)
             with session.timed("annotate"):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whet.algorithms.table import Algorithm
 from whet.config.control import ControlConfig
+from whet.config.loops import Acting
 from whet.control.batched import batched_environment
 from whet.control.distributions import distribution_of
 from whet.control.policies import Policy, PolicyShape, read_weights
@@ -28,7 +29,7 @@ from whet.streams import stream_key
 from whet.train.control.annotate import RewardNormalization, gamma_of
 from whet.train.control.batched_collector import BatchedCollector
 from whet.train.control.collector import Collector, Rollout
-from whet.train.control.evaluation import build_environments, film, step_limit
+from whet.train.control.evaluation import build_copies, film, step_limit
 from whet.train.optimizers.optimizer import make_optimizer
 from whet.train.session.callbacks import Progress
 from whet.train.setup.chosen_algorithm import build_algorithm
@@ -98,7 +99,7 @@ def build_control(config: ControlConfig, world: World) -> Control:
     copies = config.rollout.environments * config.rollout.group
     batched = batched_environment(config.environment.name, config.environment.options)
     if batched is None:
-        environments = build_environments(config, copies)
+        environments = build_copies(config, copies)
         action_space, coder = environments.action_space, environments.coder
     else:
         require_fragments(config)
@@ -147,7 +148,7 @@ def require_fragments(config: ControlConfig) -> None:
 
 
 @contextmanager
-def few_threads(config: ControlConfig) -> Iterator[None]:
+def few_threads(config: Acting) -> Iterator[None]:
     """Products of a small network take less time in one thread than several threads take to meet."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if config.policy.kind == "mlp" else before)
@@ -157,18 +158,18 @@ def few_threads(config: ControlConfig) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def save_film(config: ControlConfig, run: RunDirectory, built: Control, progress: Progress) -> None:
+def save_film(config: Acting, run: RunDirectory, parts: ControlParts, progress: Progress) -> None:
     """An evaluation episode of the best policy as a video, where the environment draws."""
     best = run.best_model()
     if best is None:
         return
-    newest = {name: one.clone() for name, one in built.policy.state_dict().items()}
-    built.parts.restore_model(best)
+    newest = {name: one.clone() for name, one in parts.policy.state_dict().items()}
+    parts.restore_model(best)
     try:
-        video = film(config, built.policy)
+        video = film(config, parts.policy)
     except UserError as error:
         progress.note(f"note: no video: {error}")
         video = None
-    built.policy.load_state_dict(newest)
+    parts.policy.load_state_dict(newest)
     if video is not None:
         write_atomic(video_path(run.path), video)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.config.control import ControlConfig
+from whet.config.loops import Acting
 from whet.config.pipeline import CompareConfig, references, resolve_references
 from whet.distributed.world import World
 from whet.errors import RunFailed, UserError, nearest
@@ -76,7 +76,7 @@ def make_plan(pipeline: Pipeline, directory: PipelineDirectory, *, accept_change
 
     def planned(label: str, recipe: Recipe, path: Path, seed: int | None = None) -> PlannedRun:
         placed = _placed(recipe, directory, seed=seed)
-        assert not isinstance(placed.config, ControlConfig)
+        assert not isinstance(placed.config, Acting)
         require_family(placed.config.model)
         return plan_run(label, placed, path, normalize=_portable, accept_changes=accept_changes)
 
@@ -155,7 +155,7 @@ def _portable(value: Any) -> Any:
 def _compare(plan: Plan, settings: CompareConfig, failures: Mapping[Method, str], progress: ExperimentProgress) -> None:
     config = plan.pipeline.config
     first = next(iter(plan.methods.values())).recipe.config
-    assert not isinstance(first, ControlConfig)
+    assert not isinstance(first, Acting)
     placed = CompareConfig.model_validate(_resolved(settings.model_dump(mode="json"), plan.directory))
     run_contest(
         placed,

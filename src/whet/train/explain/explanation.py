@@ -11,8 +11,7 @@ from whet.algorithms.cells import plain
 from whet.algorithms.table import Algorithm, Objective
 from whet.batching import split_prompts
 from whet.config import OfflineConfig, OnlineConfig, OptimizerConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig, Training
+from whet.config.loops import Acting, CollectConfig, Training
 from whet.config.objective import objective_row
 from whet.config.pipeline import references
 from whet.errors import UserError
@@ -103,7 +102,7 @@ def explain(recipe: Recipe) -> Explanation:
     config = with_steps(recipe.config)
     if isinstance(config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: run it with whet train {recipe.name}")
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         raise UserError(f"{recipe.name} trains a small network in environments: whet explain is of language models")
     task = guarded_task(config.task.name, config.task.options)
     algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None
@@ -275,7 +274,7 @@ def disk_of(recipe: Recipe) -> DiskUse | None:
     """What a run takes on disk; None if its model or data are not there yet, or it trains nothing."""
     try:
         config = with_steps(recipe.config)
-        if isinstance(config, CollectConfig | ControlConfig):
+        if isinstance(config, CollectConfig | Acting):
             return None
         task = guarded_task(config.task.name, config.task.options)
         algorithm = build_algorithm(config.algorithm) if isinstance(config, OnlineConfig) else None

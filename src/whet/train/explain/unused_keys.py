@@ -9,7 +9,8 @@ from whet.algorithms.policy_loss import clip, dual_clip, geometric_clip, stopped
 from whet.algorithms.table import CELLS
 from whet.config import AlgorithmBase, OnlineConfig, TrainConfig
 from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig
+from whet.config.control.off_policy import OffPolicyConfig
+from whet.config.loops import Acting, CollectConfig
 from whet.recipe import Recipe
 from whet.tasks.loading import TASKS
 
@@ -28,6 +29,8 @@ OFFLINE = {
     ),
 }
 
+OF_SAC = ("entropy_coefficient", "target_entropy")
+OF_TD3 = ("policy_delay", "target_noise", "target_noise_clip", "action_noise")
 PLACES_OF_REFERENCE = ("offload.reference", "placement.reference")
 OF_WORKERS = ("workers", "prompts_per_call", "time_limit_seconds", "memory_limit_gb", "environment")
 
@@ -39,6 +42,8 @@ def keys_without_effect(recipe: Recipe) -> dict[str, str]:
         return {}
     if isinstance(config, ControlConfig):
         inert = _schedule(config) | _control(config)
+    elif isinstance(config, OffPolicyConfig):
+        inert = _schedule(config) | _off_policy(config)
     else:
         inert = _schedule(config) | (_online(config) if isinstance(config, OnlineConfig) else OFFLINE)
     found: dict[str, str] = {}
@@ -57,7 +62,7 @@ def written_keys(written: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{key}"
 
 
-def _schedule(config: TrainConfig | ControlConfig) -> dict[str, str]:
+def _schedule(config: TrainConfig | Acting) -> dict[str, str]:
     optimizer, inert = config.optimizer, {}
     if optimizer.schedule != "wsd":
         inert["optimizer.decay_share"] = f"optimizer.schedule is {optimizer.schedule}; wsd has a decay of its own"
@@ -88,9 +93,25 @@ def _control(config: ControlConfig) -> dict[str, str]:
         inert |= dict.fromkeys(("policy.layers", "policy.heads"), f"policy.kind is {policy.kind}")
     if policy.kind != "mlp":
         inert["policy.activation"] = f"policy.kind is {policy.kind}"
-    if not config.eval.every_steps:
-        inert |= dict.fromkeys(("eval.episodes", "eval.deterministic"), "eval.every_steps is 0")
-    return inert
+    return inert | _no_evaluations(config)
+
+
+def _off_policy(config: OffPolicyConfig) -> dict[str, str]:
+    algorithm = config.algorithm
+    inert = {"save.rollouts_every_steps": "loop off_policy keeps no rollouts"}
+    others = OF_TD3 if algorithm.preset == "sac" else OF_SAC
+    inert |= {f"algorithm.{key}": f"algorithm.preset is {algorithm.preset}" for key in others}
+    if algorithm.preset == "sac" and algorithm.entropy_coefficient != "auto":
+        inert["algorithm.target_entropy"] = "algorithm.entropy_coefficient is fixed"
+    if not config.normalize.observations:
+        inert["normalize.clip"] = "nothing is normalised"
+    return inert | _no_evaluations(config)
+
+
+def _no_evaluations(config: Acting) -> dict[str, str]:
+    if config.eval.every_steps:
+        return {}
+    return dict.fromkeys(("eval.episodes", "eval.deterministic"), "eval.every_steps is 0")
 
 
 def _online(config: OnlineConfig) -> dict[str, str]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet import recipe as recipes
 from whet.config import OfflineConfig, OnlineConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig
+from whet.config.loops import Acting, CollectConfig
 from whet.config.pipeline import references
 from whet.errors import RunFailed, UserError
 from whet.models.sizes.pass_bytes import FP32
@@ -88,7 +87,7 @@ def known(recipe: Recipe, asked: Asked) -> Known:
     """What a recipe's models, task and data say."""
     if isinstance(recipe.config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: there is no step to plan")
-    if isinstance(recipe.config, ControlConfig):
+    if isinstance(recipe.config, Acting):
         raise UserError(f"{recipe.name} trains a small network in environments: plans are of language models")
     config, task, rows, notes = _read(recipe.config, asked)
     shapes = run_shapes(config, task, named=asked.shape)

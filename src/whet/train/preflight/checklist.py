@@ -7,8 +7,7 @@ from contextlib import closing
 from functools import partial
 
 from whet.config import OnlineConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig, Training
+from whet.config.loops import Acting, CollectConfig, Training
 from whet.distributed.world import World
 from whet.errors import UserError
 from whet.recipe import Recipe
@@ -25,10 +24,10 @@ def check_recipe(recipe: Recipe, *, gpu: str = "") -> Iterator[Result]:
     """The checks of a recipe of one run; nothing is written, and what is trained is thrown away."""
     if isinstance(recipe.config, CollectConfig):
         raise UserError(f"{recipe.name} makes rows and trains nothing: there is nothing to check before it")
-    if isinstance(recipe.config, ControlConfig):
+    if isinstance(recipe.config, Acting):
         raise UserError(f"{recipe.name} trains a small network in environments: these checks are of language models")
     config = with_steps(recipe.config)
-    assert not isinstance(config, CollectConfig | ControlConfig)
+    assert not isinstance(config, CollectConfig | Acting)
     world = World.init(config.device)
     try:
         fits = {"memory": partial(memory.memory_fits, recipe, gpu)}

@@ -10,7 +10,7 @@ from whet.models.storage.tensor_file import Items, StoredItems, has_any, write_i
 from whet.runs.checkpoints import Checkpoint
 from whet.train.optimizers.optimizer import optimizer_items, restore_optimizer
 from whet.train.optimizers.saved_moments import is_rounded
-from whet.train.session.checkpointed import Checkpointed, SessionParts
+from whet.train.session.checkpointed import Checkpointed, OwnFiles, SessionParts
 
 MODEL, OPTIMIZER = "model", "optimizer"
 
@@ -26,6 +26,10 @@ def write_checkpoint(
     items |= {name: one.items for name, one in kept.items() if has_any(one.items)}
     for name, some in items.items():
         write_items(None if directory is None else _file(directory, name), some, world.sharding.whole)
+    if directory is not None:
+        for one in kept.values():
+            if isinstance(one, OwnFiles):
+                one.write_files(directory)
 
 
 def read_checkpoint(checkpoint: Checkpoint, parts: SessionParts, kept: Mapping[str, Checkpointed]) -> bool:
@@ -38,6 +42,8 @@ def read_checkpoint(checkpoint: Checkpoint, parts: SessionParts, kept: Mapping[s
         with StoredItems(_file(checkpoint.path, name)) as tensors:
             one.restore(checkpoint.state["kept"][name], tensors)
             rounded |= is_rounded(tensors)
+        if isinstance(one, OwnFiles):
+            one.read_files(checkpoint.path)
     return rounded
 
 

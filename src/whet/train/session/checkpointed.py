@@ -81,3 +81,15 @@ class Checkpointed(ABC):
     @abstractmethod
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Takes over what `numbers` and `tensors` gave."""
+
+
+class OwnFiles(Checkpointed):
+    """With state that is too large to be written anew for every checkpoint."""
+
+    @abstractmethod
+    def write_files(self, directory: Path) -> None:
+        """Puts its files into the directory of a checkpoint, which is not complete yet."""
+
+    @abstractmethod
+    def read_files(self, directory: Path) -> None:
+        """Takes over what `write_files` wrote, after `restore`."""

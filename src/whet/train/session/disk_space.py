@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from whet.config.control import ControlConfig
-from whet.config.loops import Trained
+from whet.config.loops import Acting, Trained
 from whet.errors import UserError
 from whet.models.protocol import Tokenizer
 from whet.runs.checkpoints import model_bytes
@@ -77,7 +76,7 @@ def _refusal(path: Path, config: Trained, sizes: SavedSizes, *, free: int, there
         for keys, (other, needed) in known.items()
         if needed <= free
     ]
-    if not offers and not isinstance(config, ControlConfig) and config.model.lora is None and config.model.new is None:
+    if not offers and not isinstance(config, Acting) and config.model.lora is None and config.model.new is None:
         offers = ["train adapters, model.lora=16, which are all that is saved then"]
     needs, models = size(_needed(config, sizes, there)), _models(disk_use(config, sizes))
     ways = ", or ".join(["free some", "write the run to another disk", *offers[:MOST_OFFERS]])

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whet.config import OnlineConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import NAMED, CollectConfig
+from whet.config.loops import NAMED, Acting, CollectConfig
 from whet.errors import UserError
 from whet.recipe import Config, apply_override, dump, parse_yaml, plain, validate
 from whet.runs.directory import RunDirectory
@@ -58,7 +57,7 @@ def _settings(config: Config) -> dict[str, Any]:
     if isinstance(config, CollectConfig):
         return {}
     sections: dict[str, Any] = {"save": config.save}
-    sections |= {} if isinstance(config, ControlConfig) else {"distributed": config.distributed}
+    sections |= {} if isinstance(config, Acting) else {"distributed": config.distributed}
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section}
 
 

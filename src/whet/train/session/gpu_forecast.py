@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from whet.config.control import ControlConfig
-from whet.config.loops import Trained, Training
+from whet.config.loops import Acting, Trained, Training
 from whet.distributed.world import World
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import DecoderConfig
@@ -26,20 +25,20 @@ def gpu_forecast(config: Trained, parts: SessionParts, world: World) -> list[str
     Nothing elsewhere, nor of a model that transformers runs or that is spread over ranks.
     """
     known = _known(config, parts, world) if world.is_writer else None
-    return [] if known is None or isinstance(config, ControlConfig) else forecast(config, *known)
+    return [] if known is None or isinstance(config, Acting) else forecast(config, *known)
 
 
 def gpu_changes(config: Trained, parts: SessionParts, world: World) -> str:
     """The changes with which a run that ended out of memory fits by the plan; empty where nothing is planned."""
     known = _known(config, parts, world)
-    return "" if known is None or isinstance(config, ControlConfig) else changes_that_fit(config, *known)
+    return "" if known is None or isinstance(config, Acting) else changes_that_fit(config, *known)
 
 
 def _known(
     config: Trained, parts: SessionParts, world: World
 ) -> tuple[DecoderConfig, Sequence[tuple[int, int]], GPU, int] | None:
     """What a plan on this GPU starts from: shape, lengths of some sequences, the GPU, and how many there are."""
-    if world.device.type != "cuda" or isinstance(config, ControlConfig):
+    if world.device.type != "cuda" or isinstance(config, Acting):
         return None
     assert isinstance(parts, Parts)
     trunk = parts.policy.trunk if isinstance(parts.policy, RewardModel) else parts.policy

@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from whet.config.control import ControlConfig
-from whet.config.loops import Trained
+from whet.config.loops import Acting, Trained
 from whet.distributed.world import World
 from whet.evaluate.evaluation import evaluate
 from whet.evaluate.measures import of_set
@@ -30,7 +29,7 @@ def evaluate_held_out(
 
     {} if nothing generates. A signal ends what is done within `abandoning()` at once.
     """
-    if parts.engine is None or isinstance(config, ControlConfig):
+    if parts.engine is None or isinstance(config, Acting):
         return {}
     settings = config.eval
     parts.engine.sync(parts.policy, version=step)
@@ -59,7 +58,7 @@ def evaluate_held_out(
 
 def what_is_evaluated(config: Trained, tasks: Mapping[str, Task]) -> str:
     """How many prompts an evaluation answers, and with how many tokens, in words."""
-    assert not isinstance(config, ControlConfig)
+    assert not isinstance(config, Acting)
     settings = config.eval
     prompts = sum(len(task.held_out(settings.examples)) for task in tasks.values())
     of = f" of {len(tasks)} evaluation sets" if len(tasks) > 1 else ""

@@ -15,7 +15,7 @@ import whet
 from whet.config import CORPUS, OfflineConfig, OnlineConfig, TaskConfig, TrainConfig
 from whet.config.algorithm import OwnCell
 from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig, Training
+from whet.config.loops import Acting, CollectConfig, Training
 from whet.config.pipeline import texts
 from whet.data.corpus.documents import CorpusSource, source_files
 from whet.distributed.world import World
@@ -116,7 +116,7 @@ def _named(config: Config, run: Path) -> Iterator[Named]:
     yield "config.yaml", "of the run", _file(run / "config.yaml")
     if isinstance(config, OnlineConfig | ControlConfig):
         yield from _cells(config)
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         named = config.environment
         if named.name.rpartition(":")[2].isidentifier():
             yield "environment.name", named.name, _code(named.name, "environment")

@@ -4,6 +4,7 @@ import torch
 
 from whet.config import OnlineConfig
 from whet.config.control import ControlConfig
+from whet.config.control.off_policy import OffPolicyConfig
 from whet.config.loops import Trained, Training
 
 GIBI = 2**30
@@ -14,6 +15,8 @@ def out_of_memory(config: Trained, device: torch.device, *, is_sampling: bool = 
     has = ""
     if device.type == "cuda":
         has = f" of {torch.cuda.get_device_properties(device).total_memory / GIBI:.0f} GiB"
+    if isinstance(config, OffPolicyConfig):
+        return f"the GPU's memory{has} does not suffice: lower update.batch_size"
     if isinstance(config, ControlConfig):
         return f"the GPU's memory{has} does not suffice: lower rollout.length, rollout.environments or update.minibatch"
     what = " for sampling one sequence at a time" if is_sampling else ""

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from whet.config.control import ControlConfig
-from whet.config.loops import Trained
+from whet.config.loops import Acting, Trained
 from whet.distributed.world import World
 
 
@@ -24,7 +23,7 @@ def machine(world: World) -> dict[str, Any]:
 
 def processes_line(config: Trained, world: World) -> list[str]:
     """How many processes train, and how they hold the models; nothing of one that the recipe does not spread."""
-    if isinstance(config, ControlConfig):  # runs in one process
+    if isinstance(config, Acting):  # runs in one process
         return []
     how = config.distributed
     if world.size == 1:

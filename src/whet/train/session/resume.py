@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whet.config.control import ControlConfig
-from whet.config.loops import Trained
+from whet.config.loops import Acting, Trained
 from whet.errors import UserError
 from whet.evaluate.measures import PARTS
 from whet.imports import has_objects
@@ -37,7 +36,7 @@ def refuse_false_start(run: RunDirectory, checkpoint: Checkpoint | None, origin:
     inputs = run.inputs()
     began = checkpoint.state["origin"] if checkpoint is not None else "" if inputs is None else inputs.origin
     if began and began != origin:
-        model = "new" if isinstance(config, ControlConfig) else config.model.path or "new"
+        model = "new" if isinstance(config, Acting) else config.model.path or "new"
         where, instead = (run.path, "") if checkpoint is None else (checkpoint.path, " from its model directory")
         raise UserError(
             f"{where}: the run began with other weights than model {model!r} has now; "

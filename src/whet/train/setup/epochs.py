@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from whet.config import DataConfig, OfflineConfig, OnlineConfig
-from whet.config.control import ControlConfig
-from whet.config.loops import CollectConfig
+from whet.config.loops import Acting, CollectConfig
 from whet.data.sources import Loaded, Source, load_rows
 from whet.data.split import repeated, salt_of, split_rows
 from whet.data.task import sources_of
@@ -40,7 +39,7 @@ class EpochSampler(Generic[R]):
 
 def with_steps(config: Config) -> Config:
     """The config with `epochs` converted to steps, rounded up."""
-    if isinstance(config, CollectConfig | ControlConfig) or config.epochs is None:
+    if isinstance(config, CollectConfig | Acting) or config.epochs is None:
         return config
     if isinstance(config, OfflineConfig):
         assert config.data is not None

@@ -153,7 +153,7 @@ def _check_text(job: Job) -> None:
 def _check_shares(recipe: Recipe | Pipeline, job: Job) -> None:
     """Refuses what would be refused when the job begins, perhaps after a day in a queue."""
     from whet.config import OfflineConfig
-    from whet.config.control import ControlConfig
+    from whet.config.loops import Acting
     from whet.recipe import Pipeline
 
     size = job.nodes * job.processes
@@ -162,9 +162,11 @@ def _check_shares(recipe: Recipe | Pipeline, job: Job) -> None:
             raise UserError(f"{recipe.name} is a pipeline, which trains in one process: leave --nodes and --gpus at 1")
         return
     config = recipe.config
-    if isinstance(config, ControlConfig):
+    if isinstance(config, Acting):
         if size > 1:
-            raise UserError(f"{recipe.name} has loop control, which runs in one process: leave --nodes and --gpus at 1")
+            raise UserError(
+                f"{recipe.name} has loop {config.loop}, which runs in one process: leave --nodes and --gpus at 1"
+            )
         return
     share, key = (
         (config.batch_size, "batch_size")

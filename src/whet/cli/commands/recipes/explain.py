@@ -10,7 +10,7 @@ from whet.cli import arguments
 from whet.cli.terminal import readable_bytes, say, say_json
 
 if TYPE_CHECKING:
-    from whet.config.control import ControlConfig
+    from whet.config.loops import Acting
     from whet.recipe import Pipeline
     from whet.train.explain.explanation import Explanation, Schedule, Step, Tokens
     from whet.train.explain.formula import Loss
@@ -31,14 +31,14 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
       whet explain grpo-sorting update.epochs=2 algorithm.clip.high=0.28
       whet explain rlhf-reviews
     """
-    from whet.config.control import ControlConfig
+    from whet.config.loops import Acting
     from whet.recipe import Pipeline, read_any
 
     recipe = read_any(source, arguments.with_runs(overrides))
     if isinstance(recipe, Pipeline):
         _explain_pipeline(recipe, as_json=as_json)
         return
-    if isinstance(recipe.config, ControlConfig):
+    if isinstance(recipe.config, Acting):
         _explain_control(recipe.name, recipe.config, as_json=as_json)
         return
     from whet.train.explain.explanation import explain as describe  # imports torch: after the recipe is checked
@@ -52,10 +52,11 @@ def explain(source: arguments.Recipe, overrides: arguments.Overrides = None, as_
             say(row)
 
 
-def _explain_control(name: str, config: ControlConfig, *, as_json: bool) -> None:
-    from whet.train.explain.environments import explain_control
+def _explain_control(name: str, config: Acting, *, as_json: bool) -> None:
+    from whet.config.control.off_policy import OffPolicyConfig
+    from whet.train.explain.environments import explain_control, explain_off_policy
 
-    found = explain_control(name, config)
+    found = explain_off_policy(name, config) if isinstance(config, OffPolicyConfig) else explain_control(name, config)
     if as_json:
         say_json(found)
         return

@@ -1,0 +1,1 @@
+"""SAC and TD3: collecting into a replay buffer, updates of policy and critics between the steps."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from whet.control import replay
-from whet.control.hindsight import Goals
-from whet.control.replay import ReplayBuffer
+from whet.control.off_policy.hindsight import Goals
+from whet.control.off_policy.replay import ReplayBuffer
 
 # A row is (achieved, desired, copy, time); what is achieved after a step is unique to it.
 ACHIEVED, DESIRED, COPY, TIME = range(4)

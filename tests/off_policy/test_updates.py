@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.off_policy.small_learners import SAC, TD3, built, off_policy_config
-from whet.control.replay import Transitions
+from whet.control.off_policy.replay import Transitions
 from whet.train.off_policy import updates
 from whet.train.off_policy.updates import Batch, Tally, deterministic_update, in_unit_bounds, soft_update
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -30,20 +30,21 @@ NOISE = 3  # of the streams of random numbers
 
 def build_environments(config: Acting, count: int) -> Environments:
     """Copies of the environment of a config, stepped in turn."""
-    return Environments(partial(_made, config), count, history=config.policy.history)
+    return Environments(_maker(config), count, history=config.policy.history)
 
 
 def build_copies(config: Acting, count: int) -> Copies:
     """The same, in the processes that the config asks for."""
     processes = config.rollout.processes if isinstance(config, ControlConfig) else 1
     if processes > 1:
-        return ProcessEnvironments(partial(_made, config), count, processes=processes, history=config.policy.history)
+        return ProcessEnvironments(_maker(config), count, processes=processes, history=config.policy.history)
     return build_environments(config, count)
 
 
-def _made(config: Acting) -> Any:
+def _maker(config: Acting) -> Callable[[], Any]:
+    """Of single environments, also in another process."""
     named = config.environment
-    return make_environment(named.name, named.options, max_steps=named.max_steps)
+    return partial(make_environment, named.name, named.options, max_steps=named.max_steps)
 
 
 def step_limit(config: Acting, environment: BatchedEnvironment) -> int:

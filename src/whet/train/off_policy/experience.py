@@ -18,8 +18,8 @@ from torch import Tensor
 from whet.config.control.off_policy import OffPolicyConfig
 from whet.control.distributions import stretched
 from whet.control.environments import Environments
-from whet.control.hindsight import Goals, goals_of
-from whet.control.replay import ReplayBuffer, Transitions
+from whet.control.off_policy.hindsight import Goals, goals_of
+from whet.control.off_policy.replay import ReplayBuffer, Transitions
 from whet.control.seeds import TRAINING, episode_seed
 from whet.control.spaces import Floats
 from whet.errors import RunFailed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from whet.control.replay import ReplayBuffer
+from whet.control.off_policy.replay import ReplayBuffer
 from whet.manifests import sha256
 from whet.models.storage.tensor_file import StoredItems, write_items
 

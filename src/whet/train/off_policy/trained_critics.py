@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whet.config.control.off_policy import OffPolicyConfig
-from whet.control.critics import TwinCritics
+from whet.control.off_policy.critics import TwinCritics
 from whet.control.policies import Policy
 from whet.train.optimizers.optimizer import make_optimizer, moment_count, optimizer_tensors, restore_optimizer
 from whet.train.session.checkpointed import Checkpointed

@@ -20,8 +20,8 @@ from whet.algorithms.off_policy import (
     twin_loss,
 )
 from whet.control.distributions import Gaussian
+from whet.control.off_policy.replay import Transitions
 from whet.control.policies import Policy
-from whet.control.replay import Transitions
 from whet.train.off_policy.trained_critics import TrainedCritics
 from whet.train.optimizers.optimizer import NotFinite
 

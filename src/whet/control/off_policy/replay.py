@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.control.hindsight import Goals
+from whet.control.off_policy.hindsight import Goals
 from whet.control.spaces import Floats
 
 Places = NDArray[np.int64]

@@ -1,0 +1,1 @@
+"""What off-policy learning keeps: the replay buffer, goals in hindsight, twin critics."""

@@ -78,6 +78,12 @@ def known_runs(root: Path) -> str:
     return f"below {folder} there are {', '.join(names)}" if names else f"there are no runs below {folder}"
 
 
+def runs_inside(folder: Path) -> str:
+    """Which runs are in a folder that is none itself, newest first, for the end of an error; nothing if it has none."""
+    names = [str(path) for path in reversed(experiments(folder)[-NAMED:])]
+    return f"; name one of its runs: {', '.join(names)}" if names else ""
+
+
 def experiments(root: Path) -> list[Path]:
     """Runs, pipelines and comparisons directly below a folder, oldest first."""
     ours = [path for path in _inside(root) if _is_run(path) or is_comparison(path) or first_of_several(path)]

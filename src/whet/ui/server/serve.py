@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import secrets
 import socket
@@ -67,7 +68,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
             if port is None and chosen is address:
                 continue
             raise UserError(
-                f"cannot listen on {host}, port {port or PORT}: {reason(error)}; choose another --port"
+                f"cannot listen on {host}, port {port or PORT}: {reason(error)}; "
+                + ("choose another --port" if error.errno != errno.EADDRNOTAVAIL else "--host takes one of this machine")
             ) from error
         return bound
     raise AssertionError("unreachable")

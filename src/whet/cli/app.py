@@ -110,10 +110,11 @@ def _is_busy() -> bool:
 
 def _command_typed() -> str:
     """The command of this process, for errors that do not know theirs, e.g. `whet models pull`."""
-    found, path = typer.main.get_command(app), ["whet"]
+    commands, path = getattr(typer.main.get_command(app), "commands", {}), ["whet"]
     for word in sys.argv[1:]:
-        if (found := getattr(found, "commands", {}).get(word)) is None:
+        if word not in commands:
             break
+        commands = getattr(commands[word], "commands", {})
         path.append(word)
     return " ".join(path)
 

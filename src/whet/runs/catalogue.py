@@ -112,7 +112,7 @@ def standing(run: RunDirectory, *, step: int | None = None) -> Standing:
         return Standing(status="being written", step=step)
     if run.finished:
         return Standing(status="finished", step=step)
-    failure = _newest_failure(run.path)
+    failure = _failure(run.path)
     if failure.get("step") == step + 1:  # a later step was made after a repair
         return Standing(status="failed", step=step, error=str(failure.get("error", "")))
     return Standing(status="stopped", step=step)
@@ -157,9 +157,14 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
-def _newest_failure(run: Path) -> dict[str, Any]:
+def newest_failure(run: Path) -> Path | None:
+    """The file about the last failure of a run: what failed, on which example, with the traceback."""
     files = (run / layout.FAILURES).glob("*.json")
-    newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+
+
+def _failure(run: Path) -> dict[str, Any]:
+    newest = newest_failure(run)
     try:
         return {} if newest is None else logs.read_json(newest)
     except RunFailed:

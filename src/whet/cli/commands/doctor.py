@@ -93,7 +93,7 @@ def _is_recipe(text: str) -> bool:
 def _run_of(text: str) -> RunDirectory | None:
     """The run that a text names; None for a model. Says what a directory is that is neither."""
     from whet.models.adapters.adapter_directory import is_adapter
-    from whet.runs.catalogue import MARK, find_run, runs_inside, runs_root
+    from whet.runs.catalogue import MARK, find_run, runs_below, runs_inside, runs_root
     from whet.runs.directory import RunDirectory
     from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
 
@@ -106,7 +106,8 @@ def _run_of(text: str) -> RunDirectory | None:
         return None
     several = first_of_several(path)
     if is_comparison(path) or is_pipeline(path) or several is not None:
-        example = f", e.g. {several}" if several else ""
+        some = several or next(iter(runs_below(path)), None)
+        example = f", e.g. {some}" if some else ""
         raise UserError(f"{path} holds several runs: name one of them{example}")
     run = RunDirectory.find(path)
     if run is None and not ((path / "config.json").is_file() or is_adapter(path)):

@@ -168,6 +168,8 @@ def validate(written: Mapping[str, Any], *, where: str) -> Config:
     loop = written.get("loop", "online")
     if loop == PIPELINE:
         raise UserError(f"{where}: a pipeline of several runs, and this needs one run: name one of its stages")
+    if "loop" not in written and (part := next((part for part in RUNS_OF_PIPELINE if part in written), "")):
+        raise UserError(f"{where}: only a pipeline has {part!r}: add loop: pipeline")
     if not isinstance(loop, str) or loop not in LOOPS:
         raise UserError(f"{where}: loop is {loop!r}; it must be one of {', '.join([*LOOPS, PIPELINE])}")
     try:

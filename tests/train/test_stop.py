@@ -141,7 +141,7 @@ def check_end(run: RunDirectory, notes: list[str], reason: str, *, before: int) 
     last = found["steps"]
     assert 1 <= last < before
     assert reason in found["ended"]
-    assert f"step {last}: {found['ended']}: early stopping" in notes
+    assert f"early stopping after step {last}: {found['ended']}" in notes
     metrics = run.metrics()
     assert metrics[-1]["step"] == last
     assert found["after"] == {name: value for name, value in metrics[-1].items() if name.startswith("eval/")}

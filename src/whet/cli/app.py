@@ -108,6 +108,17 @@ def _is_busy() -> bool:
         return True
 
 
+def _command_typed() -> str:
+    """The command of this process, for errors that do not know theirs, e.g. `whet models pull`."""
+    commands, path = getattr(typer.main.get_command(app), "commands", {}), ["whet"]
+    for word in sys.argv[1:]:
+        if word not in commands:
+            break
+        commands = getattr(commands[word], "commands", {})
+        path.append(word)
+    return " ".join(path)
+
+
 def main() -> None:
     """Runs the command: exit code 2 for wrong input, 1 for a run that failed, 130 for Ctrl-C and SIGTERM."""
     guard_streams()
@@ -123,7 +134,7 @@ def main() -> None:
         with only_json() if "--json" in sys.argv else nullcontext():
             sys.exit(typer.main.get_command(app)(prog_name="whet", standalone_mode=False))
     except UsageError as error:
-        command = error.ctx.command_path if error.ctx else "whet"
+        command = error.ctx.command_path if error.ctx else _command_typed()
         _stop(f"{error.format_message().rstrip('.')} (see `{command} --help`)", 2)
     except UserError as error:
         _stop(str(error), 2)

@@ -21,7 +21,9 @@ def lines(diagnosis: Diagnosis, *, source: str = "") -> Iterator[str]:
     yield from _not_judged(diagnosis)
     yield ""
     if not diagnosis.alarms:
-        yield "no alarm: nothing that the doctor knows is wrong"
+        hardly = bool(diagnosis.unjudged) and {one.rule for one in diagnosis.findings} <= {"held-out"}
+        known = "nothing that the doctor knows is wrong"
+        yield "no alarm: too little is recorded to judge by" if hardly else f"no alarm: {known}"
         return
     if not diagnosis.causes:
         yield "no cause is known for this: read the lines above"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from whet.doctor.findings import Finding, Level
+from whet.doctor.findings import Evidence, Finding, Level
 from whet.errors import RunFailed
-from whet.runs.catalogue import standing
+from whet.runs.catalogue import newest_failure, standing
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Inputs, sentence_of
 
@@ -18,12 +18,14 @@ def recorded_facts(run: RunDirectory, damage: Iterable[str] = ()) -> Iterator[Fi
     """Findings that no curve shows; `damage` is what could not be read of its rollouts."""
     now = standing(run)
     if now.status == "failed":
+        files = [failure] if (failure := newest_failure(run.path)) is not None else []
         error = now.error[:LONGEST] + "…" * (len(now.error) > LONGEST)
         yield Finding(
             rule="failed",
             level="critical",
             sentence=f"the run failed in step {now.step + 1}: {error}",
             causes=("learning-rate-too-high", "reward-scale") if NOT_FINITE in now.error else ("reward-fails",),
+            evidence=tuple(Evidence(text=f"details are in failures/{file.name} of the run") for file in files),
             step=now.step + 1,
         )
     problems = list(damage)

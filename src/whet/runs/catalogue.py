@@ -78,6 +78,12 @@ def known_runs(root: Path) -> str:
     return f"below {folder} there are {', '.join(names)}" if names else f"there are no runs below {folder}"
 
 
+def runs_inside(folder: Path) -> str:
+    """Which runs are in a folder that is none itself, newest first, for the end of an error; nothing if it has none."""
+    names = [str(path) for path in reversed(experiments(folder)[-NAMED:])]
+    return f"; name one of its runs: {', '.join(names)}" if names else ""
+
+
 def experiments(root: Path) -> list[Path]:
     """Runs, pipelines and comparisons directly below a folder, oldest first."""
     ours = [path for path in _inside(root) if _is_run(path) or is_comparison(path) or first_of_several(path)]
@@ -106,7 +112,7 @@ def standing(run: RunDirectory, *, step: int | None = None) -> Standing:
         return Standing(status="being written", step=step)
     if run.finished:
         return Standing(status="finished", step=step)
-    failure = _newest_failure(run.path)
+    failure = _failure(run.path)
     if failure.get("step") == step + 1:  # a later step was made after a repair
         return Standing(status="failed", step=step, error=str(failure.get("error", "")))
     return Standing(status="stopped", step=step)
@@ -151,9 +157,14 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
-def _newest_failure(run: Path) -> dict[str, Any]:
+def newest_failure(run: Path) -> Path | None:
+    """The file about the last failure of a run: what failed, on which example, with the traceback."""
     files = (run / layout.FAILURES).glob("*.json")
-    newest = max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+
+
+def _failure(run: Path) -> dict[str, Any]:
+    newest = newest_failure(run)
     try:
         return {} if newest is None else logs.read_json(newest)
     except RunFailed:

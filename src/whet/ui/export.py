@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from whet.errors import RunFailed, UserError
 from whet.runs import layout
-from whet.runs.catalogue import runs_below
+from whet.runs.catalogue import runs_below, runs_inside
 from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
 from whet.runs.logs import json_bytes, reason
 from whet.runs.rollout_files import RolloutFiles
@@ -73,7 +73,9 @@ class Export:
 
 def export(runs: Sequence[Path], target: Path, *, megabytes: float) -> Export:
     """Writes the page about these runs, pipelines and comparisons; `megabytes` of rollouts of each run at most."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target} is a file; choose a directory for the export")
+    if target.exists() and any(target.iterdir()):
         raise UserError(f"{target} is not empty; choose another directory for the export")
     library, paths = _common(runs)
     sources, made = Sources(library), Export(target, f"{library.folder}/")
@@ -100,7 +102,7 @@ def _common(runs: Sequence[Path]) -> tuple[Library, list[Path]]:
     for path in paths:
         checks = (is_pipeline, is_comparison, first_of_several, lambda one: (one / layout.CONFIG).is_file())
         if not any(check(path) for check in checks):
-            raise UserError(f"{path} is neither a run nor a pipeline nor a comparison")
+            raise UserError(f"{path} is neither a run nor a pipeline nor a comparison{runs_inside(path)}")
     above = paths[0].parent
     while not all(path.is_relative_to(above) and path != above for path in paths):
         above = above.parent

@@ -11,7 +11,7 @@ import typer
 
 from whet.cli import arguments
 from whet.cli.terminal import say, say_json
-from whet.errors import RunFailed, UserError
+from whet.errors import RunFailed, UserError, nearest
 
 if TYPE_CHECKING:
     from whet.runs.directory import RunDirectory
@@ -58,7 +58,7 @@ def doctor(
     Examples:
       whet doctor @last
       whet doctor runs/20260101-120000-grpo-sorting --until 100 --json
-      whet doctor grpo-sorting optimizer.lr=1e-2
+      whet doctor grpo-sorting rollout.group=2
       whet doctor grpo.yaml --gpu 24GiB
       whet doctor smollm2-135m-instruct
     """
@@ -93,22 +93,25 @@ def _is_recipe(text: str) -> bool:
 def _run_of(text: str) -> RunDirectory | None:
     """The run that a text names; None for a model. Says what a directory is that is neither."""
     from whet.models.adapters.adapter_directory import is_adapter
-    from whet.runs.catalogue import MARK, find_run, runs_root
+    from whet.runs.catalogue import MARK, find_run, runs_below, runs_inside, runs_root
     from whet.runs.directory import RunDirectory
     from whet.runs.experiment_directories import first_of_several, is_comparison, is_pipeline
 
     path = find_run(text, runs_root())
     if path is None:
+        if Path(text).expanduser().is_file():
+            raise UserError(f"{text} is a file; give the directory of a run or of a model, or a recipe (.yaml)")
         if text.startswith(MARK) or text.startswith((".", "/", "~")):
             raise UserError(f"no directory {text}; name a run, a recipe (whet recipes) or a model")
         return None
     several = first_of_several(path)
     if is_comparison(path) or is_pipeline(path) or several is not None:
-        example = f", e.g. {several}" if several else ""
+        some = several or next(iter(runs_below(path)), None)
+        example = f", e.g. {some}" if some else ""
         raise UserError(f"{path} holds several runs: name one of them{example}")
     run = RunDirectory.find(path)
     if run is None and not ((path / "config.json").is_file() or is_adapter(path)):
-        raise UserError(f"{path} is neither a run (no config.yaml) nor a model (no config.json)")
+        raise UserError(f"{path} is neither a run (no config.yaml) nor a model (no config.json){runs_inside(path)}")
     return run
 
 
@@ -139,7 +142,11 @@ def _status(run: RunDirectory, status: str, step: int, until: int | None) -> str
     steps = config_of(run).get("steps")
     of = f" of {steps}" if steps else ""
     how = "is being trained" if status == BEING_WRITTEN else status
-    return f"{run.path}: {how}, {step}{of} steps" + (f"; as it was after step {until}" if until is not None else "")
+    ended = (run.results() or {}).get("ended", "") if run.finished else ""
+    why = f"; ended early by {ended}" if ended else ""
+    return f"{run.path}: {how}, {step}{of} steps{why}" + (
+        f"; as it was after step {until}" if until is not None else ""
+    )
 
 
 def _recipe_checks(source: str, overrides: Sequence[str] | None, gpu: str) -> Iterator[Result]:
@@ -152,9 +159,19 @@ def _recipe_checks(source: str, overrides: Sequence[str] | None, gpu: str) -> It
 
 
 def _model_checks(name: str) -> Iterator[Result]:
-    from whet.models.download.model_hub import resolve_model
+    from whet.models.download.model_hub import KNOWN, can_be_pulled, resolve_model
+    from whet.recipe import packaged_recipes
+    from whet.runs.catalogue import known_runs, runs_root
 
-    resolve_model(name)
+    try:
+        resolve_model(name)
+    except UserError as error:
+        if can_be_pulled(name) or Path(name).expanduser().exists():
+            raise
+        like = nearest(name, (*packaged_recipes(), *KNOWN))
+        raise UserError(
+            f"no run, recipe or model is called {name!r}{like or f': {known_runs(runs_root())}; see whet recipes'}"
+        ) from error
     from whet.train.preflight.checklist import check_model
 
     return check_model(name)

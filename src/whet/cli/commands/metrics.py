@@ -30,7 +30,7 @@ def metrics(names: Names = None, as_json: arguments.AsJson = False) -> None:
     Examples:
       whet metrics
       whet metrics kl eval/accuracy
-      whet metrics objective/entropy --json
+      whet metrics response_length/mean --json
     """
     from whet.metrics.table import TOPICS
 
@@ -62,7 +62,8 @@ def _found(name: str) -> list[Metric]:
         metric for metric in METRICS if words in " ".join((metric.label, *metric.elsewhere.values())).lower()
     ]
     if not found:
-        raise UserError(f"no metric has {name!r} in its name{nearest(words, (metric.name for metric in METRICS))}")
+        like = nearest(words, (metric.name for metric in METRICS))
+        raise UserError(f"no metric has {name!r} in its name{like or '; whet metrics lists all'}")
     return found
 
 

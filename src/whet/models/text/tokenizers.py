@@ -144,8 +144,8 @@ class HuggingFaceTokenizer:
             for character in text:
                 if character not in self._alphabet:
                     raise UserError(
-                        f"character {character!r} (in {text!r:.60}) is not in the alphabet "
-                        f"{''.join(sorted(self._alphabet))!r:.200}; add it to the alphabet or change the text"
+                        f"character {character!r} (in {text[:60]!r}) is not in the alphabet "
+                        f"{''.join(sorted(self._alphabet))[:200]!r}; add it to the alphabet or change the text"
                     )
         elif any("\ud800" <= character <= "\udfff" for character in text):
             raise UserError(f"{text!r:.80} holds half of a surrogate pair, which is not text; fix its encoding")

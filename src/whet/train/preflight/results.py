@@ -30,12 +30,20 @@ class NotTried(Exception):
 def run_checks(checks: Mapping[str, Check]) -> Iterator[Result]:
     """The result of each check, in order, as soon as it is there.
 
-    What ends a run with an error in one sentence is a fault that the check has found.
+    What ends a run with an error in one sentence is a fault that the check has found; later checks that the same
+    error stops are not tried, so that one fault is told once.
     """
+    stopped_by: dict[str, str] = {}  # the error → the first check that it stopped
     for name, check in checks.items():
         try:
             yield Result(check=name, outcome="ok", sentence=check())
-        except (CheckFailed, UserError, RunFailed) as found:
+        except CheckFailed as found:
             yield Result(check=name, outcome="failed", sentence=str(found))
+        except (UserError, RunFailed) as error:
+            first = stopped_by.setdefault(str(error), name)
+            if first == name:
+                yield Result(check=name, outcome="failed", sentence=str(error))
+            else:
+                yield Result(check=name, outcome="not tried", sentence=f"stopped by the error that `{first}` tells")
         except NotTried as reason:
             yield Result(check=name, outcome="not tried", sentence=str(reason))

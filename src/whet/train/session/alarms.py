@@ -98,5 +98,5 @@ class AlarmWatch:
 
 def told(finding: Finding) -> str:
     """An alarm in a line: what, since when, and what may cause it."""
-    causes = " or ".join(re.split("[:;]", CAUSES[name].sentence)[0] for name in finding.causes[:CAUSES_TOLD])
-    return f"since step {finding.step}: {finding.sentence}" + (f" (perhaps {causes})" if causes else "")
+    causes = "; or ".join(re.split("[:;]", CAUSES[name].sentence)[0] for name in finding.causes[:CAUSES_TOLD])
+    return f"since step {finding.step}: {finding.sentence}" + (f" (perhaps: {causes})" if causes else "")

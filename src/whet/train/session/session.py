@@ -202,7 +202,7 @@ class Session:
                 conclude()
                 return
         if self._ended:
-            self.progress.note(f"step {self.last}: {self._ended}: early stopping")
+            self.progress.note(f"early stopping after step {self.last}: {self._ended}")
         if not self.best:  # without evaluations the last model is the best
             self._keep_best({"step": self.last})
         conclude()

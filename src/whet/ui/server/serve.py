@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import secrets
 import socket
@@ -66,8 +67,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
             bound.close()
             if port is None and chosen is address:
                 continue
-            raise UserError(
-                f"cannot listen on {host}, port {port or PORT}: {reason(error)}; choose another --port"
-            ) from error
+            is_elsewhere = error.errno == errno.EADDRNOTAVAIL
+            way_out = "--host takes an address of this machine" if is_elsewhere else "choose another --port"
+            raise UserError(f"cannot listen on {host}, port {port or PORT}: {reason(error)}; {way_out}") from error
         return bound
     raise AssertionError("unreachable")

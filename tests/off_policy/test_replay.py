@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from whet.control import replay
+from whet.control.off_policy import replay
 from whet.control.off_policy.hindsight import Goals
 from whet.control.off_policy.replay import ReplayBuffer
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.off_policy.test_replay import filled, same_draws
-from whet.control import replay
+from whet.control.off_policy import replay
 from whet.control.off_policy.replay import ReplayBuffer
 from whet.train.off_policy.replay_files import ReplayFiles
 

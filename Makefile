@@ -87,8 +87,8 @@ bench-native: native  ## tokens per second of the trainer in C++ beside Python's
 # Runs that stand in the file of histories are not trained again.
 bench-doctor: $(DOCTORS_STAMP)  ## planted faults and healthy runs: verdicts of `whet doctor` and of others, several hours on two cores
 	OMP_NUM_THREADS=1 $(DOCTORS_BIN)/python -m studies.doctor.run all --parallel 2 --run-seconds 600 --runs runs/doctor --to runs/doctor/histories.jsonl.gz
-	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/results/whet.json
-	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/results/rivals.json
+	$(DOCTORS_BIN)/python -m studies.doctor.results runs/doctor/histories.jsonl.gz --to studies/doctor/verdicts/whet.json
+	$(DOCTORS_BIN)/python -m studies.doctor.rivals runs/doctor/histories.jsonl.gz --to studies/doctor/verdicts/rivals.json
 
 bench-control: $(STAMP)  ## loop control beside Stable-Baselines3: PEER=python with it, BENCH='--environments Acrobot-v1 --seeds 0-4'
 	$(BIN)/python -m studies.control.run --peer "$(PEER)" --to studies/control/results.jsonl $(BENCH)

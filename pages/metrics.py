@@ -57,6 +57,7 @@ LOOPS: Mapping[Loop, str] = {
     "reward": "reward models",
     "collect": "collecting",
     "control": "control",
+    "off_policy": "off-policy control",
 }
 
 

@@ -24,9 +24,9 @@ from whet.doctor.settings import Settings
 from whet.errors import UserError
 from whet.number_format import percent
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parent / "verdicts"
 NOTICE = (
-    "<!-- Written by `make docs` from doctor.template.md, the rules and studies/doctor/results. Change those. -->\n"
+    "<!-- Written by `make docs` from doctor.template.md, the rules and studies/doctor/verdicts. Change those. -->\n"
 )
 MARK = re.compile(r"^<!-- here: (\w+) -->$", re.MULTILINE)
 NONE = "–"

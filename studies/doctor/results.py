@@ -1,6 +1,6 @@
-"""The verdicts on kept runs, as they are committed: studies/doctor/results/whet.json.
+"""The verdicts on kept runs, as they are committed: studies/doctor/verdicts/whet.json.
 
-python -m studies.doctor.results histories.jsonl.gz --to studies/doctor/results/whet.json
+python -m studies.doctor.results histories.jsonl.gz --to studies/doctor/verdicts/whet.json
 """
 
 from __future__ import annotations

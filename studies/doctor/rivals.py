@@ -1,6 +1,6 @@
 """Two other doctors on the same histories: rldoctor 0.2.0 and rlwatch 0.5.1 of PyPI, in an environment that has them.
 
-    python -m studies.doctor.rivals histories.jsonl.gz --to studies/doctor/results/rivals.json
+    python -m studies.doctor.rivals histories.jsonl.gz --to studies/doctor/verdicts/rivals.json
 
 They get whet's metrics under the names that they know (TRL's for rldoctor, the arguments of `log_step` for rlwatch),
 the settings of the run, and for rlwatch the rewards of the rollouts that are kept. They warn from the level WARNING on.

@@ -12,8 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
-from whet.tasks.environments.grid_world import GridWorld
 from whet.tasks.environments.guessing import Guessing
+from whet.tasks.environments.text_grid import GridWorld
 from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.instructions.ifeval import IFEval
 from whet.tasks.procedural import Arithmetic, Reverse, Sorting

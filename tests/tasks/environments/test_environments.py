@@ -8,8 +8,8 @@ import pytest
 from whet.errors import UserError
 from whet.records import Example
 from whet.tasks.check import TaskProblem, check_task
-from whet.tasks.environments.grid_world import MOVES, GridWorld, cell_of, distances, named
 from whet.tasks.environments.guessing import Guessing
+from whet.tasks.environments.text_grid import MOVES, GridWorld, cell_of, distances, named
 from whet.tasks.stepping.check_environment import check_environment, play, play_moves
 from whet.tasks.stepping.replies import Reply
 

@@ -1,20 +1,20 @@
 """Environments in worker processes: the same bytes, whatever their number; errors with their line; no torch in them."""
 
+import io
 import os
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from tests.control.small_runs import PROBES, built, control_config, one_step
-from whet.control.environments import Environments, make_environment
-from whet.control.processes import ProcessEnvironments
+from whet.control.environments import Environments, Named
+from whet.control.processes import ProcessEnvironments, read_message, write_message
 from whet.errors import RunFailed, UserError
 
-CARTPOLE = partial(make_environment, "CartPole-v1", {}, max_steps=20)
+CARTPOLE = Named(name="CartPole-v1", options={}, max_steps=20)
 
 
 def test_steps_are_those_of_environments_here():
@@ -52,7 +52,7 @@ def test_training_does_not_depend_on_the_number_of_processes():
 
 
 def test_successes_come_back():
-    there = ProcessEnvironments(partial(make_environment, f"{PROBES}:ChosenReward", {}), 2, processes=2)
+    there = ProcessEnvironments(Named(name=f"{PROBES}:ChosenReward", options={}), 2, processes=2)
     try:
         there.reset(0, 0)
         there.reset(1, 0)
@@ -76,7 +76,7 @@ def test_what_an_environment_prints_is_no_answer_and_what_it_raises_has_its_line
         "        os._exit(3)",
     )
     file.write_text("\n".join(lines))
-    loud = ProcessEnvironments(partial(make_environment, f"{file}:Loud", {}), 1, processes=1)
+    loud = ProcessEnvironments(Named(name=f"{file}:Loud", options={}), 1, processes=1)
     try:
         loud.reset(0, 0)
         assert loud.step([1], [0])[0] == [1.0]
@@ -85,7 +85,7 @@ def test_what_an_environment_prints_is_no_answer_and_what_it_raises_has_its_line
             loud.step([0], [0])
     finally:
         loud.close()
-    ends = ProcessEnvironments(partial(make_environment, f"{file}:Ends", {}), 1, processes=1)
+    ends = ProcessEnvironments(Named(name=f"{file}:Ends", options={}), 1, processes=1)
     try:
         ends.reset(0, 0)
         with pytest.raises(RunFailed, match="environments 0 to 0 ended with exit code 3"):
@@ -96,7 +96,7 @@ def test_what_an_environment_prints_is_no_answer_and_what_it_raises_has_its_line
 
 def test_an_environment_that_is_not_there_is_named():
     with pytest.raises(UserError, match="NoSuch-v0"):
-        ProcessEnvironments(partial(make_environment, "NoSuch-v0", {}), 2, processes=2)
+        ProcessEnvironments(Named(name="NoSuch-v0", options={}), 2, processes=2)
 
 
 def test_a_worker_imports_no_torch():
@@ -109,3 +109,17 @@ def test_a_worker_imports_no_torch():
         check=True,
     )
     assert done.stdout.strip() == "False"
+
+
+def test_a_message_is_read_as_it_was_written_and_a_part_of_one_is_none():
+    arrays = [np.array([1.5, -0.0], np.float32), np.zeros((2, 0), np.int64), np.array([True, False])]
+    stream = io.BytesIO()
+    write_message(stream, {"step": [0, 2]}, *arrays)
+    written = stream.getvalue()
+    told, found = read_message(io.BytesIO(written))
+    assert told == {"step": [0, 2]}
+    assert all(
+        one.dtype == other.dtype and np.array_equal(one, other) for one, other in zip(found, arrays, strict=True)
+    )
+    assert read_message(io.BytesIO(written[:-1])) is None
+    assert read_message(io.BytesIO(written[:10])) is None

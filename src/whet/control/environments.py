@@ -7,6 +7,7 @@ resumed run comes back to the middle of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +17,6 @@ from whet.control.spaces import Floats, ObservationCoder, gymnasium, observation
 from whet.errors import RunFailed, UserError
 from whet.imports import load_named
 from whet.user_code import located, one_line
-
-Maker = Callable[[], Any]
 
 
 class Copies(Protocol):
@@ -39,6 +38,18 @@ class Copies(Protocol):
         """Takes one action in each of these copies: rewards, terminated, and truncated where not terminated."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Named:
+    """What single environments are made by; plain JSON values."""
+
+    name: str
+    options: Mapping[str, Any]
+    max_steps: int | None = None
+
+    def __call__(self) -> Any:
+        return make_environment(self.name, self.options, max_steps=self.max_steps)
 
 
 def make_environment(
@@ -66,7 +77,7 @@ class Environments:
     """`count` copies and their newest observations as rows: the last `history` of an episode, oldest first."""
 
     def __init__(
-        self, make: Maker, count: int, *, history: int = 1, watch: Callable[[Any], None] | None = None
+        self, make: Callable[[], Any], count: int, *, history: int = 1, watch: Callable[[Any], None] | None = None
     ) -> None:
         """`watch` is called with a copy after each of its steps."""
         self.watch = watch

@@ -1,31 +1,57 @@
 """Copies of an environment shared among worker processes, which step theirs at the same time.
 
 An episode is a function of its seed and its actions, so nothing depends on how many processes there are. A worker has
-Python without torch: `python -m whet.control.processes`.
+Python without torch: `python -m whet.control.processes`. A message is a line of JSON and the bytes of arrays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.control.environments import Environments, Maker
+from whet.control.environments import Environments, Named
 from whet.control.spaces import Floats, observation_coder
 from whet.errors import RunFailed, UserError
 
 GRACE = 5.0  # seconds that a worker has to close its environments
 KINDS: dict[str, type[Exception]] = {"RunFailed": RunFailed, "UserError": UserError}
+
+Arrays = list[NDArray[Any]]
+
+
+def write_message(stream: IO[bytes], told: Mapping[str, Any], *arrays: NDArray[Any]) -> None:
+    """JSON values, and arrays of numbers behind them."""
+    shapes = [(array.dtype.str, array.shape) for array in arrays]
+    stream.write(json.dumps({**told, "arrays": shapes}).encode() + b"\n")
+    for array in arrays:
+        stream.write(array.tobytes())
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> tuple[dict[str, Any], Arrays] | None:
+    """What `write_message` wrote; None where the stream has ended."""
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    told, arrays = json.loads(line), Arrays()
+    for kind, shape in told.pop("arrays"):
+        size = np.dtype(kind).itemsize * int(np.prod(shape))
+        content = stream.read(size)
+        if len(content) < size:
+            return None
+        arrays.append(np.frombuffer(bytearray(content), kind).reshape(shape))
+    return told, arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +62,32 @@ class Worker:
     first: int
     count: int
 
-    def send(self, *question: Any) -> None:
+    def send(self, question: Mapping[str, Any], *arrays: NDArray[Any]) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `answer` says that it has ended
-            pickle.dump(question, self.process.stdin)
-            self.process.stdin.flush()
+            write_message(self.process.stdin, question, *arrays)
 
-    def answer(self) -> Any:
+    def answer(self) -> tuple[dict[str, Any], Arrays]:
         """To the question that was sent; raises what the worker raised."""
         assert self.process.stdout is not None
-        try:
-            kind, content = pickle.load(self.process.stdout)  # noqa: S301 - from a process that we started
-        except (EOFError, pickle.UnpicklingError) as error:
+        answered = read_message(self.process.stdout)
+        if answered is None:
             code = self.process.wait()
             copies = f"{self.first} to {self.first + self.count - 1}"
-            raise RunFailed(f"the process of environments {copies} ended with exit code {code}") from error
-        if kind in KINDS:
-            raise KINDS[kind](content)
-        return content
+            raise RunFailed(f"the process of environments {copies} ended with exit code {code}")
+        told, arrays = answered
+        if "raised" in told:
+            raise KINDS[told["raised"]](told["message"])
+        return told, arrays
 
 
 class ProcessEnvironments:
     """`Environments` whose copies are in worker processes."""
 
-    def __init__(self, make: Maker, count: int, *, processes: int, history: int = 1) -> None:
+    def __init__(self, make: Named, count: int, *, processes: int, history: int = 1) -> None:
+        one = make()  # here, for its spaces
+        self.action_space, self.coder = one.action_space, observation_coder(one.observation_space)
+        one.close()
         self.successes: list[bool | None] = [None] * count
         self.history = history
         bounds = np.linspace(0, count, min(processes, count) + 1).astype(int).tolist()
@@ -67,13 +95,12 @@ class ProcessEnvironments:
         try:
             for first, end in pairwise(bounds):
                 self._workers.append(Worker(_process(), first, end - first))
-                self._workers[-1].send(make, end - first, history)
-            spaces = [worker.answer() for worker in self._workers]
+                self._workers[-1].send({"make": asdict(make), "count": end - first, "history": history})
+            for worker in self._workers:
+                worker.answer()
         except BaseException:
             self.close()
             raise
-        self.action_space, observation_space = spaces[0]
-        self.coder = observation_coder(observation_space)
         self.width = self.coder.size + (history > 1)
         self.observations: Floats = np.zeros((count, history * self.width), np.float32)
         self._owner = [worker for worker in self._workers for _ in range(worker.count)]
@@ -84,8 +111,8 @@ class ProcessEnvironments:
     def reset(self, index: int, seed: int) -> None:
         """Begins an episode."""
         worker = self._owner[index]
-        worker.send("reset", index - worker.first, seed)
-        self.observations[index] = worker.answer()
+        worker.send({"reset": index - worker.first, "seed": seed})
+        (self.observations[index],) = worker.answer()[1]
 
     def step(
         self, actions: Sequence[Any], where: Sequence[int]
@@ -98,13 +125,13 @@ class ProcessEnvironments:
             places = [place for place, index in enumerate(where) if self._owner[index] is worker]
             if places:
                 own = [where[place] - worker.first for place in places]
-                worker.send("step", [actions[place] for place in places], own)
+                worker.send({"step": own}, np.stack([np.asarray(actions[place]) for place in places]))
                 asked.append((worker, places))
         for worker, places in asked:
-            (rewards[places], terminated[places], truncated[places]), rows, successes = worker.answer()
+            told, (rewards[places], terminated[places], truncated[places], rows) = worker.answer()
             indices = [where[place] for place in places]
             self.observations[indices] = rows
-            for index, success in zip(indices, successes, strict=True):
+            for index, success in zip(indices, told["successes"], strict=True):
                 self.successes[index] = success
         return rewards, terminated, truncated
 
@@ -134,34 +161,26 @@ def _process() -> subprocess.Popen[bytes]:
     )
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
     """Answers until the questions end."""
 
-    def answer(kind: str, content: Any) -> None:
-        pickle.dump((kind, content), answers)
-        answers.flush()
-
     environments: Environments | None = None
-    while True:
+    while (question := read_message(questions)) is not None:
+        asked, arrays = question
         try:
-            question = pickle.load(questions)  # noqa: S301 - from the process that started this one
-        except EOFError:
-            break
-        try:
-            match question:
-                case "reset", index, seed:
-                    assert environments is not None
-                    environments.reset(index, seed)
-                    answer("", environments.observations[index])
-                case "step", actions, where:
-                    assert environments is not None
-                    found = environments.step(actions, where)
-                    answer("", (found, environments.observations[where], [environments.successes[i] for i in where]))
-                case make, count, history:
-                    environments = Environments(make, count, history=history)
-                    answer("", (environments.action_space, environments.copies[0].observation_space))
+            if environments is None:
+                environments = Environments(Named(**asked["make"]), asked["count"], history=asked["history"])
+                write_message(answers, {})
+            elif "reset" in asked:
+                environments.reset(asked["reset"], asked["seed"])
+                write_message(answers, {}, environments.observations[asked["reset"]])
+            else:
+                where, (actions,) = asked["step"], arrays
+                found = environments.step(actions.tolist() if actions.ndim == 1 else list(actions), where)
+                successes = [environments.successes[index] for index in where]
+                write_message(answers, {"successes": successes}, *found, environments.observations[where])
         except (RunFailed, UserError) as error:
-            answer(type(error).__name__, str(error))
+            write_message(answers, {"raised": type(error).__name__, "message": str(error)})
     if environments is not None:
         environments.close()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from whet.config.control import ControlConfig
 from whet.config.loops import Acting
 from whet.control.batched import BatchedEnvironment, batched_environment, play_batched
-from whet.control.environments import Copies, Environments, make_environment
+from whet.control.environments import Copies, Environments, Named, make_environment
 from whet.control.playing import Episode, gif, play
 from whet.control.policies import Policy
 from whet.control.processes import ProcessEnvironments
@@ -30,21 +29,20 @@ NOISE = 3  # of the streams of random numbers
 
 def build_environments(config: Acting, count: int) -> Environments:
     """Copies of the environment of a config, stepped in turn."""
-    return Environments(_maker(config), count, history=config.policy.history)
+    return Environments(_named(config), count, history=config.policy.history)
 
 
 def build_copies(config: Acting, count: int) -> Copies:
     """The same, in the processes that the config asks for."""
     processes = config.rollout.processes if isinstance(config, ControlConfig) else 1
     if processes > 1:
-        return ProcessEnvironments(_maker(config), count, processes=processes, history=config.policy.history)
+        return ProcessEnvironments(_named(config), count, processes=processes, history=config.policy.history)
     return build_environments(config, count)
 
 
-def _maker(config: Acting) -> Callable[[], Any]:
-    """Of single environments, also in another process."""
-    named = config.environment
-    return partial(make_environment, named.name, named.options, max_steps=named.max_steps)
+def _named(config: Acting) -> Named:
+    asked = config.environment
+    return Named(name=asked.name, options=asked.options, max_steps=asked.max_steps)
 
 
 def step_limit(config: Acting, environment: BatchedEnvironment) -> int:

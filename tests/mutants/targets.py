@@ -20,6 +20,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/advantages.py": _ALGORITHMS,
     "algorithms/cells.py": (*_TABLES, *_ALGORITHMS),
     "algorithms/masking.py": _ALGORITHMS,
+    "algorithms/off_policy.py": ("tests/off_policy/test_targets.py", "tests/off_policy/test_updates.py"),
     "algorithms/policy_loss.py": _ALGORITHMS,
     "algorithms/preference/losses.py": _ALGORITHMS,
     "algorithms/preference/metrics.py": _ALGORITHMS,

@@ -23,11 +23,11 @@ def test_a_clipped_target_by_hand():
 
 
 def test_noise_on_the_actions_of_targets_is_cut_twice():
-    """0.2·4 is cut to 0.5, and 0.9 + 0.5 to 1."""
+    """0.2·4 is cut to 0.5, 0.9 + 0.5 to 1, and −0.9 − 0.5 to −1."""
     found = off_policy.smoothed_actions(
-        torch.tensor([[0.0, 0.9, -0.3]]), torch.tensor([[4.0, 4.0, -1.0]]), deviation=0.2, clip=0.5
+        torch.tensor([[0.0, 0.9, -0.3, -0.9]]), torch.tensor([[4.0, 4.0, -1.0, -4.0]]), deviation=0.2, clip=0.5
     )
-    assert found.tolist()[0] == pytest.approx([0.5, 1.0, -0.5])
+    assert found.tolist()[0] == pytest.approx([0.5, 1.0, -0.5, -1.0])
 
 
 def test_losses_by_hand():
@@ -36,7 +36,7 @@ def test_losses_by_hand():
     logprobs = torch.tensor([-1.0, 2.0])
     found = off_policy.soft_policy_loss(torch.tensor(0.1), logprobs, values)
     assert float(found) == pytest.approx(((-0.1 - 1) + (0.2 - 0)) / 2)
-    assert float(off_policy.deterministic_policy_loss(values)) == -1.5
+    assert float(off_policy.deterministic_policy_loss(torch.tensor([[1.0, 4.0], [3.0, 0.0]]))) == -2.5
 
 
 @pytest.mark.parametrize(("logprob", "rises"), [(3.0, True), (-3.0, False)])
@@ -46,6 +46,13 @@ def test_the_entropy_coefficient_rises_while_the_entropy_is_below_its_target(log
     off_policy.temperature_loss(log_alpha, torch.tensor([logprob]), target=-1.0).backward()
     assert (log_alpha.grad < 0) == rises
     assert abs(float(log_alpha.grad)) == abs(logprob - 1)
+
+
+def test_the_loss_of_the_entropy_coefficient_is_a_mean_that_leaves_the_policy_alone():
+    log_alpha, logprobs = torch.zeros((), requires_grad=True), torch.tensor([1.0, 4.0], requires_grad=True)
+    off_policy.temperature_loss(log_alpha, logprobs, target=-1.0).backward()
+    assert log_alpha.grad == -1.5
+    assert logprobs.grad is None
 
 
 def test_targets_against_numpy():

@@ -68,6 +68,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("countdown_rows", {"path": "numbers", "chat": True}),
     ("hanoi", {"trace": True}),
     ("reasoning_gym", {"dataset": "spell_backward", "format_weight": 0.5}),
+    ("guessing", {}),
+    ("grid", {}),
+    ("tools", {"task": "arithmetic"}),
     ("mixture", {"tasks": ["sorting", {"name": "countdown", "weight": 2}]}),
 ]
 PLAYED = ("arithmetic", "reverse", "sorting", "spell_backward", "countdown", "hanoi", "reviews", "connections")

@@ -21,7 +21,7 @@ def trained(recipe: str, keys: Sequence[str], told: Sequence[str], out: Path) ->
 
     The log is beside `out`.
     """
-    log = out.with_suffix(".log")
+    log = out.with_name(f"{out.name}.log")  # with_suffix would cut "lr-0.001"
     started = time.time()
     with log.open("wb") as output:
         code = subprocess.run(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -29,7 +30,7 @@ SORTING, PROBLEMS = "grpo-sorting", "studies/verifiable/word-problems.yaml"
 ROWS = "math_word_problems/mawps.jsonl.gz"
 HELD_OUT, VALIDATION = 400, 200  # rows of the results, and of the sweep
 LORA = ("model.lora=16",)
-RATES = {"full": (1e-5, 3e-5, 1e-4, 3e-4), "lora": (1e-4, 3e-4, 1e-3, 3e-3)}
+RATES = {"full": (3e-6, 1e-5, 3e-5, 1e-4, 3e-4), "lora": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 MASTER_WEIGHTS = {
     "fp32": (),
     "fp32, moments in bf16": ("optimizer.name=adamw_bf16",),
@@ -102,7 +103,11 @@ def train(arm: Arm, options: argparse.Namespace) -> dict[str, Any]:
     if arm.model:
         here += [f"model.path={options.models / arm.model}", f"task.path={options.rows}"]
         told += [f"model.path={arm.model}", f"task.path={ROWS}"]
-    return {**asdict(arm), **trained(arm.recipe, here, told, options.runs / arm.name)}
+    out = options.runs / arm.name
+    found = {**asdict(arm), **trained(arm.recipe, here, told, out)}
+    if options.discard:
+        shutil.rmtree(out, ignore_errors=True)
+    return found
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -143,6 +148,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--sweep", type=Path, help="for `lora`: what `sweep` wrote")
+    parser.add_argument("--discard", action="store_true", help="remove the directory of a run that has ended")
     parser.add_argument("--override", action="append", default=[], help="KEY=VALUE for every run")
     options = parser.parse_args(arguments)
     if options.study != "master-weights" and not (options.models and options.data):

@@ -108,7 +108,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, metrics.md from the table of metrics and studies/curves, doctor.md from studies/doctor, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, control.md from studies/control, testing.md from tests/mutants
+docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config classes, metrics.md from the table of metrics and studies/curves, doctor.md from studies/doctor, planning.md from the formulas of `whet plan` and bench/results, scaling.md from its simulator, performance.md from bench/results, preferences.md from studies/*/results, tasks/results.md from studies/verifiable, gpt2-lab.md from studies/gpt2_lab, lora.md from studies/weights, control.md from studies/control, testing.md from tests/mutants
 	$(BIN)/python -m pages.algorithms docs/algorithms.template.md docs/algorithms.md
 	$(BIN)/python -m pages.keys docs/keys.md
 	$(BIN)/python -m pages.metrics docs/metrics.md
@@ -120,6 +120,7 @@ docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config cl
 	$(BIN)/python -m studies.page docs/preferences.template.md docs/preferences.md
 	$(BIN)/python -m studies.verifiable.page docs/tasks
 	$(BIN)/python -m studies.gpt2_lab.page docs/gpt2-lab.template.md docs/gpt2-lab.md
+	$(BIN)/python -m studies.weights.page docs/lora.template.md docs/lora.md docs/lora.png
 	$(BIN)/python -m studies.control.page docs/control.template.md docs/control.md docs/control.png
 	$(BIN)/python -m tests.mutants.page docs/testing.template.md docs/testing.md
 	$(BIN)/python -m bench.figure docs/learning.png

@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from bench.results import RESULTS, newest_results
 from pages.markdown import header, row_line
 from studies.control.run import results
 from whet.number_format import percent
@@ -21,7 +22,7 @@ SIDES = {"whet": "whet", "sb3": "Stable-Baselines3"}
 COLOURS = {"whet": "#2a6fbb", "sb3": "#c8553d"}
 DRAWS, LEVEL = 10_000, 0.95
 Row = Mapping[str, Any]
-MARK, MARK_OFF_POLICY = "<!-- results -->", "<!-- off-policy results -->"
+MARK, MARK_OFF_POLICY, MARK_BATCHED = "<!-- results -->", "<!-- off-policy results -->", "<!-- batched results -->"
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -39,9 +40,23 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return means[edge], means[-edge - 1]
 
 
-def render(template: str, rows: Sequence[Row], off_policy: Sequence[Row]) -> str:
+def render(template: str, rows: Sequence[Row], off_policy: Sequence[Row], batched: Row | None = None) -> str:
     page = template.replace(MARK, "\n".join(_lines(rows)).rstrip())
+    if batched:
+        page = page.replace(MARK_BATCHED, "\n".join(_batched_lines(batched)))
     return page.replace(MARK_OFF_POLICY, "\n".join(_off_policy_lines(off_policy)))
+
+
+def _batched_lines(result: Row) -> Iterator[str]:
+    """What `bench.control` measured: steps a second, and where the time of a rollout goes."""
+    yield f"{result['title']}, on {result['machine'].get('gpu', result['machine']['processor'])}:"
+    yield ""
+    yield from header("copies", "steps a second", "without updates", "ms a rollout: collect", "annotate", "update")
+    for row in result["sides"]["whet"]:
+        parts = (f"{1000 * row['seconds'][phase]:.0f}" for phase in ("collect", "annotate", "update"))
+        yield row_line(
+            f"{row['copies']:,}", f"{row['steps_a_second']:,.0f}", f"{row['collected_a_second']:,.0f}", *parts
+        )
 
 
 def _off_policy_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -109,7 +124,8 @@ def curves(rows: Sequence[Row]) -> bytes:
 def main(arguments: Sequence[str]) -> None:
     template, page, picture = map(Path, arguments)
     rows = results(FILE)
-    page.write_text(render(template.read_text("utf-8"), rows, results(OFF_POLICY)), "utf-8")
+    batched = newest_results(RESULTS).get("control")
+    page.write_text(render(template.read_text("utf-8"), rows, results(OFF_POLICY), batched), "utf-8")
     if rows:
         picture.write_bytes(curves(rows))
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.results import RESULTS, newest_results
 from studies.control import cases, page
+from studies.control.run import results
 from whet.config.control import ControlConfig
 from whet.recipe import validate
 
@@ -27,7 +29,8 @@ def test_the_interquartile_mean() -> None:
 
 
 def _rendered(template: str) -> str:
-    return page.render(template, page.results(page.FILE), page.results(page.OFF_POLICY))
+    batched = newest_results(RESULTS)["control"]
+    return page.render(template, results(page.FILE), results(page.OFF_POLICY), batched)
 
 
 def test_a_line_of_the_off_policy_runs() -> None:
@@ -43,6 +46,15 @@ def test_a_line_of_the_off_policy_runs() -> None:
     ]
     found = page.render("<!-- off-policy results -->", [], rows)
     assert found.splitlines()[-1] == "| `one` | 5,000 | 0, 1 | -50.0, -50.0 | -2.0, -2.0 | 100 %, 98 % |"
+
+
+def test_a_line_of_the_batched_environment() -> None:
+    seconds = {"collect": 0.05, "annotate": 0.0072, "update": 0.0128}
+    row = {"copies": 1024, "seconds": seconds, "collected_a_second": 655360.0, "steps_a_second": 468114.2857}
+    result = {"title": "T", "machine": {"processor": "P"}, "sides": {"whet": [row]}}
+    found = page.render("<!-- batched results -->", [], [], result).splitlines()
+    assert found[0] == "T, on P:"
+    assert found[-1] == "| 1,024 | 468,114 | 655,360 | 50 | 7 | 13 |"
 
 
 def test_the_page_is_fresh() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.weights import run
+from studies.weights import page, run
 from whet.recipe import read_recipe
 from whet.tasks.loading import load_task
 
@@ -17,7 +17,7 @@ RATES = {(model, what): 1e-5 for model in MODELS for what in run.RATES}
 OPTIONS = argparse.Namespace(seeds="0,1,2", only=",".join(MODELS), rates=RATES)
 
 
-@pytest.mark.parametrize(("study", "count"), [("master-weights", 15), ("sweep", 16), ("lora", 12)])
+@pytest.mark.parametrize(("study", "count"), [("master-weights", 15), ("sweep", 20), ("lora", 12)])
 def test_every_run_has_a_valid_recipe_and_a_name_of_its_own(study: str, count: int, tmp_path: Path) -> None:
     arms = list(run.arms(study, OPTIONS))
     assert len({arm.name for arm in arms}) == len(arms) == count
@@ -59,3 +59,19 @@ def test_the_page_says_what_the_runs_gave() -> None:
         seeds = sorted((one["seed"], one["after"]["eval/accuracy"]) for one in results if one["what"] == what)
         shown = " | ".join(f"{accuracy:.1%}".replace("%", " %") for _, accuracy in seeds)
         assert f"| {what} | {shown} |" in text
+
+
+def test_the_page_of_lora_is_made_of_its_template_and_the_runs(tmp_path: Path) -> None:
+    made, picture = tmp_path / "lora.md", tmp_path / "lora.png"
+    page.main([str(ROOT / "docs" / "lora.template.md"), str(made), str(picture)])
+    text = made.read_text("utf-8")
+    assert text == (ROOT / "docs" / "lora.md").read_text("utf-8")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    sweep, lora = (json.loads(path.read_text("utf-8")) for path in (page.SWEEP, page.LORA))
+    rates = run.best_rates(sweep)
+    assert {(row["model"], row["what"]): row["rate"] for row in lora} == rates
+    for (model, what), rate in rates.items():
+        seeds = [row["after"]["eval/accuracy"] for row in lora if (row["model"], row["what"]) == (model, what)]
+        assert len(seeds) == 3
+        assert f"| {model} | {page.NAMES[what]} | {rate:g} |" in text
+        assert f"| {100 * sum(seeds) / 3:.1f} |" in text

@@ -1,4 +1,4 @@
-"""Plays conversations in rounds: every live one is sampled one turn further, then their environments answer.
+"""Plays conversations: an engine samples their turns, and between them their environments answer.
 
 What the policy wrote is never tokenised again: a conversation is its prompt, the sampled ids, and the ids of the
 observations between them. The first turn of a group is sampled as completions of one prompt always are; turn t draws
@@ -7,11 +7,12 @@ from the stream (…, sample, t), so a conversation of one turn is the same, tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from whet.engines.engine_protocol import Engine
+from whet.engines.rounds import converse
 from whet.errors import RunFailed, UserError
 from whet.models.protocol import Tokenizer
 from whet.records import Completion, Example, Finish, Message, Prompt, Sampling, Turn
@@ -56,11 +57,13 @@ class Conductor:
             )
             for number, reply in enumerate(first)
         ]
-        sampled = engine.generate(opened, sampling, count=count)
-        self._end_turn(talks, [one for group in sampled for one in group], sampling)
-        while live := [one for one in talks if one.finish is None]:
-            answers = engine.generate([one.next_prompt(sampling) for one in live], sampling, count=1)
-            self._end_turn(live, [answer for (answer,) in answers], sampling)
+
+        def reply(ended: Mapping[int, Completion]) -> dict[int, Prompt]:
+            some = [talks[number] for number in ended]
+            self._end_turn(some, list(ended.values()), sampling)
+            return {one.number: one.next_prompt(sampling) for one in some if one.finish is None}
+
+        converse(engine, opened, sampling, reply, count=count, overlaps=not self.environments.is_instant)
         done = [one.completion() for one in talks]
         return [(prompt, done[place * count : (place + 1) * count]) for place, prompt in enumerate(opened)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +76,13 @@ class CudaSampler:
         ]
         self.timings.clear()
         done: dict[int, Drawn] = {}
+        self._with_room(lambda: self._complete(prompts, jobs, sampling, done))
+        return [done[job] for job in range(len(jobs))]
+
+    def _with_room(self, attempt: Callable[[], None]) -> None:
+        """Repeats an attempt with half of the slots while memory runs out."""
         first = 0  # slots of the first attempt
-        while short := shortage(lambda: self._complete(prompts, jobs, sampling, done)):
+        while short := shortage(attempt):
             first = first or self._tried
             self._loop = None
             torch.cuda.empty_cache()
@@ -86,36 +91,43 @@ class CudaSampler:
             self.max_slots = self._tried // 2
         if first:
             say_fewer(self.max_slots, first)
-        return [done[job] for job in range(len(jobs))]
 
     def _complete(
         self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob], sampling: Sampling, done: dict[int, Drawn]
     ) -> None:
         """Samples the completions that are not in `done` yet."""
+        with self._slots(prompts, jobs, sampling) as loop:
+            waiting = [job for job in range(len(jobs)) if job not in done][::-1]
+            assigned = Assignment(loop.slots)
+            while waiting or assigned.live:
+                with self._timed("prefill"):
+                    new = assigned.enter(waiting)
+                    self._admit(loop, prompts, jobs, new, assigned)
+                with self._timed("decode"):
+                    self._grow(loop, assigned, assigned.live)
+                with self._timed("harvest"):
+                    self._harvest(loop, assigned, jobs, done)
+
+    @contextmanager
+    def _slots(
+        self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob], sampling: Sampling, *, spare: int = 0
+    ) -> Iterator[DecodeLoop]:
+        """Slots for these jobs with the weights as they are now; `spare`: positions besides prompt and completion."""
         self._tried = min(len(jobs), self.max_slots)
-        loop = self._prepared(prompts, jobs)
+        loop = self._prepared(prompts, jobs, spare)
         self._tried = loop.slots
         loop.set_temperature(sampling.temperature)
         loop.refresh(self.policy)
         self._doubt = doubt(loop.weights.head)
         loop.cache.hold()
         try:
-            waiting = [job for job in range(len(jobs)) if job not in done][::-1]
-            assigned = _Assignment(loop.slots)
-            while waiting or assigned.live:
-                with self._timed("prefill"):
-                    new = assigned.enter(waiting)
-                    self._admit(loop, prompts, jobs, new, assigned)
-                with self._timed("decode"):
-                    self._grow(loop, assigned)
-                with self._timed("harvest"):
-                    self._harvest(loop, assigned, jobs, done)
+            yield loop
         finally:
             loop.cache.release()
             loop.release(self.policy)
 
-    def _prepared(self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob]) -> DecodeLoop:
-        longest = max(len(prompts[job.prompt].tokens) + job.limit for job in jobs)
+    def _prepared(self, prompts: Sequence[Prompt], jobs: Sequence[SampleJob], spare: int) -> DecodeLoop:
+        longest = min(self.policy.context, spare + max(len(prompts[job.prompt].tokens) + job.limit for job in jobs))
         room = max(job.limit for job in jobs)
         wanted = min(len(jobs), self.max_slots)
         loop = self._loop
@@ -147,13 +159,13 @@ class CudaSampler:
         prompts: Sequence[Prompt],
         jobs: Sequence[SampleJob],
         new: Sequence[int],
-        assigned: _Assignment,
+        assigned: Assignment,
     ) -> None:
         """Prefills the prompts of newly filled slots, each once per group, and draws their first tokens."""
         groups: dict[int, list[int]] = {}
         for slot in new:
             groups.setdefault(jobs[assigned.live[slot]].prompt, []).append(slot)
-        for some in self._pieces(groups, prompts):
+        for some in self._pieces({prompt: len(prompts[prompt].tokens) for prompt in groups}):
             leaders = {prompt: groups[prompt][0] for prompt in some}
             states = loop.read([prompts[prompt].tokens for prompt in some], list(leaders.values()))
             mine = [(slot, index) for index, prompt in enumerate(some) for slot in groups[prompt]]
@@ -169,24 +181,23 @@ class CudaSampler:
                 self._tensor([leaders[job.prompt] for job in new_jobs]),
             )
 
-    def _pieces(self, groups: Collection[int], prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Prompts to prefill in one pass: up to PREFILL_TOKENS, in fp32 one at a time."""
+    def _pieces(self, sizes: Mapping[int, int]) -> Iterator[list[int]]:
+        """What is read in one pass, of texts of these sizes: up to PREFILL_TOKENS, in fp32 one at a time."""
         budget = PREFILL_TOKENS if self.dtype is torch.bfloat16 else 1
         some: list[int] = []
         tokens = 0
-        for prompt in groups:
-            size = len(prompts[prompt].tokens)
+        for text, size in sizes.items():
             if some and tokens + size > budget:
                 yield some
                 some, tokens = [], 0
-            some.append(prompt)
+            some.append(text)
             tokens += size
         if some:
             yield some
 
-    def _grow(self, loop: DecodeLoop, assigned: _Assignment) -> None:
-        """LOOK decode steps of every live slot, long sequences first: their attention takes longest."""
-        slots = sorted(assigned.live, key=lambda slot: assigned.ages[slot], reverse=True)
+    def _grow(self, loop: DecodeLoop, assigned: Assignment, some: Collection[int]) -> None:
+        """LOOK decode steps of these slots, long sequences first: their attention takes longest."""
+        slots = sorted(some, key=lambda slot: assigned.ages[slot], reverse=True)
         for slot in slots:
             assigned.ages[slot] += LOOK
         size = len(slots) if self.dtype is torch.bfloat16 else BUCKET
@@ -195,9 +206,20 @@ class CudaSampler:
             loop.run(LOOK, count=count)
 
     def _harvest(
-        self, loop: DecodeLoop, assigned: _Assignment, jobs: Sequence[SampleJob], done: dict[int, Drawn]
+        self, loop: DecodeLoop, assigned: Assignment, jobs: Sequence[SampleJob], done: dict[int, Drawn]
     ) -> None:
-        """Copies finished completions to the host and frees their slots; a non-finite log-prob raises RunFailed.
+        """Takes finished completions and frees their slots."""
+        for slot, drawn in self._ended(loop, assigned, list(assigned.live), jobs).items():
+            job = assigned.live[slot]
+            done[job] = drawn
+            assigned.leave(slot)
+            if self._finished is not None:
+                self._finished.add(0, {job: drawn})
+
+    def _ended(
+        self, loop: DecodeLoop, assigned: Assignment, some: Sequence[int], jobs: Sequence[SampleJob]
+    ) -> dict[int, Drawn]:
+        """Copies the completions of these slots that have ended to the host; a non-finite log-prob raises RunFailed.
 
         NaN persists in a KV cache, so the newest log-prob of a slot shows it; it travels with the lengths.
         """
@@ -205,19 +227,18 @@ class CudaSampler:
         so_far = torch.minimum(rows.steps, rows.ended).clamp(1, loop.room)  # a slot goes on sampling after its end
         is_sound = (rows.logprobs.gather(1, so_far[:, None] - 1)[:, 0] + self._doubt).isfinite()
         ends = torch.where((rows.steps >= rows.ended) | ~is_sound, so_far, 0).tolist()
-        gone = [slot for slot in assigned.live if ends[slot]]
+        gone = [slot for slot in some if ends[slot]]
         if not gone:
-            return
+            return {}
         widest = max(ends[slot] for slot in gone)
         at = self._tensor(gone)
         tokens, logprobs = rows.out_tokens[at, :widest].tolist(), (rows.logprobs[at, :widest] + self._doubt).tolist()
+        found = {}
         for slot, all_ids, all_values in zip(gone, tokens, logprobs, strict=True):
-            job, ids, values = assigned.live[slot], all_ids[: ends[slot]], all_values[: ends[slot]]
-            check_logprobs(values, self.policy, prompt=jobs[job].prompt)
-            done[job] = Drawn(ids, values, ids[-1] in self._stop_ids)
-            assigned.leave(slot)
-            if self._finished is not None:
-                self._finished.add(0, {job: done[job]})
+            ids, values = all_ids[: ends[slot]], all_values[: ends[slot]]
+            check_logprobs(values, self.policy, prompt=jobs[assigned.live[slot]].prompt)
+            found[slot] = Drawn(ids, values, ids[-1] in self._stop_ids)
+        return found
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.device)
@@ -231,7 +252,7 @@ class CudaSampler:
         self.timings[name] += time.perf_counter() - started
 
 
-class _Assignment:
+class Assignment:
     """The assignment of jobs to slots. A slot whose prompt other slots share is free only when they finished too."""
 
     def __init__(self, slots: int) -> None:

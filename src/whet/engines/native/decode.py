@@ -25,7 +25,7 @@ from torch import Tensor
 from whet.engines.native.slots import SlotCache, SlotRows, Turn, Where
 from whet.models.decoder.decoder import Decoder
 from whet.models.decoder.joined_weights import Joined
-from whet.models.layers.attention import causal_attention, rotary_frequencies
+from whet.models.layers.attention import causal_attention, dense_attention, rotary_frequencies
 from whet.models.sizes.sampling_bytes import BUCKET
 
 PROGRAMS = 528  # of an attention kernel: four for each of an H100's multiprocessors
@@ -123,22 +123,47 @@ class DecodeLoop:
 
         The states are those of each prompt's last token, after the final norm.
         """
-        device = self.active.device
-        lengths = torch.tensor([len(text) for text in texts])
-        ends = lengths.cumsum(0)
-        tokens = torch.tensor([token for text in texts for token in text]).to(device)  # (n,), n = Σ lengths
-        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)  # (n,)
-        positions = (torch.arange(len(at)) - (ends - lengths).repeat_interleave(lengths)).int().to(device)  # (n,)
-        bounds = F.pad(ends, (1, 0)).int()  # (prompts + 1,): prompt i is tokens[bounds[i] : bounds[i + 1]]
+        tokens, where, bounds = self._packed(texts, slots, [0] * len(texts))
         shape = (len(tokens), self.config.kv_heads, self.config.head_dim)
-        keys, values = (torch.empty(shape, dtype=self.dtype, device=device) for _ in range(2))
-        where = Where(slots=at, positions=positions, by_slot=False)
+        keys, values = (torch.empty(shape, dtype=self.dtype, device=tokens.device) for _ in range(2))
 
         def attend(layer: int, qkv: Tensor) -> Tensor:  # prompts attend to their own new keys, not to the cache
             queries = self.ops.place(qkv, self._turn(layer), where, (keys, values), self.cache, layer)
-            return _attend_causally(queries, keys, values, bounds)
+            return _attend_causally(queries, keys, values, bounds, bounds)
 
-        return self._blocks(tokens, attend)[(ends - 1).to(device)]
+        return self._blocks(tokens, attend)[(bounds[1:] - 1).to(tokens.device)]
+
+    def read_on(self, texts: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Reads on in slots whose cache holds the first `starts` tokens of their sequences; as `read` returns (n, D).
+
+        Each layer attends to a packed copy of what the slots hold, a shared beginning included.
+        """
+        tokens, where, bounds = self._packed(texts, slots, starts)
+        whole = torch.tensor(starts) + bounds.diff()  # tokens of every sequence, those of `texts` included
+        ends = F.pad(whole.cumsum(0), (1, 0)).int()
+        owners = torch.tensor(slots).repeat_interleave(whole).to(tokens.device)
+        places = (torch.arange(int(whole.sum())) - ends[:-1].repeat_interleave(whole)).to(tokens.device)
+        owners = torch.where(places < self.rows.shared[owners], self.rows.prefixes[owners].long(), owners)
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            queries = self.ops.place(qkv, self._turn(layer), where, None, self.cache, layer)
+            keys, values = (held[owners, :, places] for held in self.cache.layer(layer))
+            return _attend_causally(queries, keys, values, bounds, ends)
+
+        return self._blocks(tokens, attend)[(bounds[1:] - 1).to(tokens.device)]
+
+    def _packed(
+        self, texts: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int]
+    ) -> tuple[Tensor, Where, Tensor]:
+        """(n,) ids of all texts, where each writes its keys and values, and the (texts + 1,) bounds of each text."""
+        device = self.active.device
+        lengths = torch.tensor([len(text) for text in texts])
+        bounds = F.pad(lengths.cumsum(0), (1, 0)).int()  # text i is tokens[bounds[i] : bounds[i + 1]]
+        tokens = torch.tensor([token for text in texts for token in text]).to(device)  # (n,), n = Σ lengths
+        at = torch.tensor(slots, dtype=torch.int32).repeat_interleave(lengths).to(device)  # (n,)
+        first = (bounds[:-1] - torch.tensor(starts)).repeat_interleave(lengths)
+        positions = (torch.arange(len(at)) - first).int().to(device)  # (n,)
+        return tokens, Where(slots=at, positions=positions, by_slot=False), bounds
 
     def admit(
         self, slots: Tensor, states: Tensor, lengths: Tensor, streams: Tensor, limits: Tensor, prefixes: Tensor
@@ -148,11 +173,16 @@ class DecodeLoop:
         `prefixes` names the slot whose cache holds the prompt; the samples of a group share one.
         """
         rows = self.rows
+        rows.prefixes[slots] = prefixes.int()
+        rows.shared[slots] = torch.where(prefixes == slots, 0, lengths).int()
+        self.resume(slots, states, lengths, streams, limits)
+
+    def resume(self, slots: Tensor, states: Tensor, lengths: Tensor, streams: Tensor, limits: Tensor) -> None:
+        """Starts a completion in each slot after the `lengths` tokens that it has read; draws its first token."""
+        rows = self.rows
         rows.positions[slots] = (lengths - 1).int()
         rows.steps[slots] = 0
         rows.streams[slots], rows.ended[slots] = streams, limits
-        rows.prefixes[slots] = prefixes.int()
-        rows.shared[slots] = torch.where(prefixes == slots, 0, lengths).int()
         self._choose(states, slots.int())
 
     def activate(self, slots: Sequence[int]) -> int:
@@ -242,15 +272,23 @@ def _splits(programs: int, longest: int) -> int:
     return 1 << (max(1, min(wanted, MOST_SPLITS, longest // LEAST_SPLIT)).bit_length() - 1)
 
 
-def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor) -> Tensor:
-    """Causal attention within each packed prompt: queries (n, heads, dim), keys and values (n, kv_heads, dim)."""
+def _attend_causally(queries: Tensor, keys: Tensor, values: Tensor, bounds: Tensor, ends: Tensor) -> Tensor:
+    """Causal attention within each packed text: queries (n, heads, dim), keys and values (m, kv_heads, dim).
+
+    Text i has the queries bounds[i] … bounds[i + 1] and the keys ends[i] … ends[i + 1], whose last ones are its own.
+    """
     if queries.dtype is torch.bfloat16:
-        at, longest = bounds.to(queries.device), int(bounds.diff().max())
-        places = (at, at, longest, longest)
+        places = (bounds.to(queries.device), ends.to(queries.device), int(bounds.diff().max()), int(ends.diff().max()))
         found: Tensor = torch.ops.aten._flash_attention_forward(queries, keys, values, *places, 0.0, True, False)[0]
         return found
     alone = []
-    for start, end in pairwise(bounds.tolist()):
-        q, k, v = (x[start:end].transpose(0, 1)[None] for x in (queries, keys, values))
-        alone.append(causal_attention(q, k, v)[0].transpose(0, 1))
+    for (start, end), (first, last) in zip(pairwise(bounds.tolist()), pairwise(ends.tolist()), strict=True):
+        q, k, v = (x.transpose(0, 1)[None] for x in (queries[start:end], keys[first:last], values[first:last]))
+        if last - first == end - start:
+            alone.append(causal_attention(q, k, v)[0].transpose(0, 1))
+        else:
+            sees = torch.ones(end - start, last - first, dtype=torch.bool, device=q.device).tril(
+                last - first - end + start
+            )
+            alone.append(dense_attention(q, k, v, sees=sees)[0].transpose(0, 1))
     return torch.cat(alone)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from whet.engines.engine_protocol import Engine, OnGroup
+from whet.engines.rounds import Reply, converse
 from whet.models.protocol import CausalLM
 from whet.records import Completion, Prompt, Sampling
 
@@ -43,6 +44,12 @@ class GatheringEngine:
     ) -> list[list[Completion]]:
         """`count` completions of each prompt, in order."""
         return self._engine.generate(prompts, sampling, count=count, on_group=on_group)
+
+    def converse(
+        self, prompts: Sequence[Prompt], sampling: Sampling, reply: Reply, *, count: int, overlaps: bool
+    ) -> None:
+        """Conversations as the engine samples them."""
+        converse(self._engine, prompts, sampling, reply, count=count, overlaps=overlaps)
 
     def close(self) -> None:
         self._engine.close()

@@ -10,7 +10,7 @@ the same token from fp32 probabilities, and falls back to the definition for row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,7 @@ from whet.engines.engine_protocol import (
     within_vocabulary,
 )
 from whet.engines.native.slots import Drawn, Finished, say_fewer
+from whet.engines.rounds import Reply, in_rounds
 from whet.models.decoder.decoder import Decoder
 from whet.models.layers.decoder_config import autocast, has_plain_products, is_served, reaches_all
 from whet.models.logprobs import Past, check_logprobs, doubt, log_distribution, remembered
@@ -36,7 +37,7 @@ from whet.records import Completion, Prompt, Sampling
 from whet.streams import stream_key, uniform
 
 if TYPE_CHECKING:
-    from whet.engines.native.cuda import CudaSampler
+    from whet.engines.native.conversing_sampler import ConversingSampler
 
 
 PLAIN_SEQUENCES, CUDA_SEQUENCES = 256, 1024  # default of max_sequences; CUDA graphs take as many of them as fit
@@ -63,7 +64,7 @@ class NativeEngine:
         self.max_sequences, self.dtype = max_sequences, dtype
         self.device = device or next(policy.parameters()).device
         self.version = 0
-        self._sampler: CudaSampler | None = None
+        self._sampler: ConversingSampler | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -89,12 +90,11 @@ class NativeEngine:
         """`count` completions of each prompt, in order."""
         above_coldest(sampling)
         sampling = sampling.ended_by(self.tokenizer.stops)
-        prompts = within_context(prompts, self.policy.context)
-        within_vocabulary(prompts, self.policy.vocab_size)
+        prompts = self._checked(prompts)
         finished = None
         if on_group is not None:
             finished = Finished(count, lambda prompt, some: on_group(prompt, self._completed(some, sampling)))
-        if self._is_fast(sampling, prompts):
+        if self._is_fast(sampling, self._longest(sampling, prompts)):
             drawn = self._sample_fast(prompts, sampling, count, finished)
         else:
             try:
@@ -105,6 +105,27 @@ class NativeEngine:
                     self.policy.model.joined.release(list(self.policy.model.layers))
         done = self._completed(drawn, sampling)
         return [done[i * count : (i + 1) * count] for i in range(len(prompts))]
+
+    def converse(
+        self, prompts: Sequence[Prompt], sampling: Sampling, reply: Reply, *, count: int = 1, overlaps: bool = False
+    ) -> None:
+        """Conversations that keep their KV caches between turns where CUDA graphs sample; elsewhere in rounds."""
+        above_coldest(sampling)
+        whole = sampling.ended_by(self.tokenizer.stops)
+        if not self._is_fast(whole, self.policy.context):
+            in_rounds(self, prompts, sampling, reply, count=count)
+            return
+
+        def answer(ended: Mapping[int, Drawn]) -> dict[int, Prompt]:
+            written = self._completed(list(ended.values()), whole)
+            going = reply(dict(zip(ended, written, strict=True)))
+            return dict(zip(going, self._checked(list(going.values())), strict=True))
+
+        self._fast_sampler().converse(self._checked(prompts), whole, answer, count=count, overlaps=overlaps)
+
+    def _checked(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        within_vocabulary(prompts, self.policy.vocab_size)
+        return within_context(prompts, self.policy.context)
 
     def _completed(self, drawn: Sequence[Drawn], sampling: Sampling) -> list[Completion]:
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])
@@ -118,7 +139,7 @@ class NativeEngine:
             for one, text in zip(drawn, texts, strict=True)
         ]
 
-    def _is_fast(self, sampling: Sampling, prompts: Sequence[Prompt]) -> bool:
+    def _is_fast(self, sampling: Sampling, longest: int) -> bool:
         """Whether CUDA graphs can sample it: a served decoder on a GPU, no top-k, top-p, min-p or stop strings.
 
         A sequence that may outgrow a sliding window is sampled by the plain loop.
@@ -129,7 +150,7 @@ class NativeEngine:
             and is_served(self.policy.config)
             and has_plain_products(self.policy.model.layers)
             and self.policy.head_weight is not None
-            and reaches_all(self.policy.config, self._longest(sampling, prompts))
+            and reaches_all(self.policy.config, longest)
         )
         return self.device.type == "cuda" and plain and ours and self.on_token is None
 
@@ -141,16 +162,19 @@ class NativeEngine:
     def _sample_fast(
         self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None
     ) -> list[Drawn]:
+        return self._fast_sampler().sample(prompts, sampling, count=count, finished=finished)
+
+    def _fast_sampler(self) -> ConversingSampler:
         from whet.engines.native import decode_kernels  # imports Triton, which only CUDA builds of torch have
-        from whet.engines.native.cuda import CudaSampler
+        from whet.engines.native.conversing_sampler import ConversingSampler
 
         assert isinstance(self.policy, Decoder)
         if self._sampler is None or self._sampler.policy is not self.policy:
             slots = self.max_sequences or CUDA_SEQUENCES
-            self._sampler = CudaSampler(
+            self._sampler = ConversingSampler(
                 self.policy, self.tokenizer.stops, max_slots=slots, ops=decode_kernels, dtype=self.dtype
             )
-        return self._sampler.sample(prompts, sampling, count=count, finished=finished)
+        return self._sampler
 
     def _sample_plainly(
         self, prompts: Sequence[Prompt], sampling: Sampling, count: int, finished: Finished | None

@@ -35,6 +35,8 @@ class Limits:
 class WorkerEnvironments:
     """Conversations dealt out to several workers, which answer side by side."""
 
+    is_instant = False
+
     def __init__(self, workers: Sequence[OneWorker]) -> None:
         self._workers = workers
         self._threads = ThreadPoolExecutor(len(workers), thread_name_prefix="environment")

@@ -13,6 +13,8 @@ from whet.user_code import happened, printing_to_log
 class OwnEnvironments:
     """Environments made by `make`; what one raises ends its own conversation."""
 
+    is_instant = True
+
     def __init__(self, make: Callable[[], Environment]) -> None:
         self._make = make
         self._live: dict[int, Environment] = {}

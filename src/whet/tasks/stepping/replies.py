@@ -25,6 +25,11 @@ class Reply:
 class Environments(Protocol):
     """The environments of many conversations, by number."""
 
+    @property
+    def is_instant(self) -> bool:
+        """Whether they answer within this process, in no time; others are asked while the engine goes on sampling."""
+        ...
+
     def begin(self, examples: Sequence[Example]) -> list[Reply]:
         """New ones in place of those before, one for each example; their first observations."""
         ...

@@ -16,6 +16,7 @@ from whet.records import Prompt, Sampling
 
 LENGTHS = (1, 3, 12, 7, 5)
 TOTAL, TURNS = 24, 4  # tokens of a policy in a conversation; turns at most
+TEMPERATURE = 0.7
 
 
 def prompts():
@@ -52,19 +53,18 @@ class Talks:
         return going
 
 
-def in_slots(model, tokenizer, talks, asked, *, count, slots, temperature=0.7, overlaps=False):
-    sampler = ConversingSampler(model, tokenizer.stops, max_slots=slots, dtype=torch.float32, ops=decode_plain)
-    sampling = Sampling(max_tokens=TOTAL, temperature=temperature)
+def in_slots(model, tokenizer, talks, asked, *, count, slots, overlaps=False, ops=decode_plain, dtype=torch.float32):
+    sampler = ConversingSampler(model, tokenizer.stops, max_slots=slots, dtype=dtype, ops=ops)
+    sampling = Sampling(max_tokens=TOTAL, temperature=TEMPERATURE)
     limited = [replace(prompt, limit=9) for prompt in asked]
     sampler.converse(limited, sampling, talks, count=count, overlaps=overlaps)
     return sampler
 
 
-def turn_by_turn(model, tokenizer, talks, asked, *, count, temperature=0.7):
-    sampling = Sampling(max_tokens=TOTAL, temperature=temperature)
-    in_rounds(
-        NativeEngine(model, tokenizer), [replace(prompt, limit=9) for prompt in asked], sampling, talks, count=count
-    )
+def turn_by_turn(model, tokenizer, talks, asked, *, count):
+    limited = [replace(prompt, limit=9) for prompt in asked]
+    sampling = Sampling(max_tokens=TOTAL, temperature=TEMPERATURE)
+    in_rounds(NativeEngine(model, tokenizer), limited, sampling, talks, count=count)
 
 
 def same(one, other):

@@ -135,7 +135,8 @@ ROOMS_INSIDE = {
     "engines": {
         "engine_protocol": set(),
         "check_engine": {"engine_protocol"},
-        "native": {"engine_protocol"},
+        "rounds": {"engine_protocol"},
+        "native": {"engine_protocol", "rounds"},
         "denoising": {"engine_protocol", "native"},
         "http": {"engine_protocol"},
         "vllm": {"http", "engine_protocol", "check_engine"},

@@ -124,8 +124,9 @@ class NativeEngine:
         self._fast_sampler().converse(self._checked(prompts), whole, answer, count=count, overlaps=overlaps)
 
     def _checked(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        within_vocabulary(prompts, self.policy.vocab_size)
-        return within_context(prompts, self.policy.context)
+        limited = within_context(prompts, self.policy.context)
+        within_vocabulary(limited, self.policy.vocab_size)
+        return limited
 
     def _completed(self, drawn: Sequence[Drawn], sampling: Sampling) -> list[Completion]:
         texts = self.tokenizer.decode_many([one.tokens for one in drawn])

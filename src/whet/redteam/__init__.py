@@ -1,0 +1,1 @@
+"""Reward hacking and refusals: what a reward model pays for besides good answers, and what a policy refuses."""

@@ -24,7 +24,7 @@ class JudgeServer:
 
 
 @contextmanager
-def judging(says: Callable[[str, str], str], *, failures: int = 0):
+def judging(says: Callable[[str, str], str], *, failures: int = 0, pattern: re.Pattern = ANSWERS):
     """Serves on a free port of this machine while the block runs."""
     served = JudgeServer(says=says, failures=failures)
 
@@ -38,7 +38,7 @@ def judging(says: Callable[[str, str], str], *, failures: int = 0):
             if is_down:
                 self._send(503, {"error": {"message": "loading"}})
                 return
-            first, second = ANSWERS.search(body["messages"][-1]["content"]).groups()
+            first, second = pattern.search(body["messages"][-1]["content"]).groups()
             choice = {"index": 0, "finish_reason": "stop", "message": {"content": served.says(first, second)}}
             self._send(200, {"choices": [choice], "usage": {"completion_tokens": 3}})
 

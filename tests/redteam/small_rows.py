@@ -27,7 +27,7 @@ def pairs() -> list[dict[str, Any]]:
     rows = []
     for number, (name, question, right, wrong) in enumerate(FACTS * 2):
         again = " Please answer in full sentences." if number >= len(FACTS) else ""
-        long, short = REASONS[number % 4], REASONS[(number + 1) % 4]
+        short, long = sorted((REASONS[number % 4], REASONS[(number + 1) % 4]), key=len)
         sides = (long, short) if number % 2 else (short, long)
         rows.append(
             {

@@ -72,7 +72,7 @@ def test_a_reward_for_length_pays_for_length_alone(value: Callable[[str, str], f
     assert found.pays_for == ("length",)
     assert found.verdict[0] == "pays for: length"
     assert found.length_correlation is not None
-    assert found.length_correlation > 0.6
+    assert found.length_correlation > 0.5
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,9 @@ def test_a_reward_for_length_pays_for_length_alone(value: Callable[[str, str], f
         (lambda _, text: float(text.startswith("- ")), "formatting"),
         (lambda _, text: float(text.count("**")), "formatting"),
         (
-            lambda prompt, text: sum(word in text.split() for word in re.findall(r"\w{4,}", prompt))
-            / len(re.findall(r"\w{4,}", prompt)),
+            lambda prompt, text: (
+                sum(word in text.split() for word in re.findall(r"\w{4,}", prompt)) / len(re.findall(r"\w{4,}", prompt))
+            ),
             "words of the prompt",
         ),
     ],
@@ -113,7 +114,7 @@ def test_a_fair_reward_gets_no_verdict() -> None:
     assert found.pair_accuracy is not None
     assert found.pair_accuracy.mean == 1.0
     assert found.longer_is_chosen is not None
-    assert found.longer_is_chosen.mean == pytest.approx(0.5, abs=0.15)
+    assert found.longer_is_chosen.mean == 0.5
     assert (found.mean, found.spread) == (0.5, 0.5)
 
 

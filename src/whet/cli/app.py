@@ -21,6 +21,7 @@ from whet.cli.commands import (
     learn,
     metrics,
     models,
+    redteam,
     report,
     runs,
     sample,
@@ -50,6 +51,7 @@ Begin with:
   whet launch slurm grpo-sorting     train elsewhere; also local, ray, skypilot, modal, k8s
   whet report @last                  learning curves and samples of the newest run
   whet doctor @last                  what is wrong with it, and which key to change
+  whet redteam RUN                   what a reward model pays for besides good answers
   whet ui                            a live page over all runs
   whet keys                          every key of a recipe
   whet metrics                       every metric of a run, and what it means
@@ -71,6 +73,7 @@ app.add_typer(launch.app, name="launch")
 app.command("eval")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("score")(score.score)
+app.command("redteam")(redteam.redteam)
 app.command("sample")(sample.sample)
 app.command("chat")(chat.chat)
 app.command("report")(report.report)

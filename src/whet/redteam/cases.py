@@ -75,7 +75,9 @@ def _sides(row: Prompted, name: str) -> tuple[str, str | None] | None:
         case Candidates(scores=tuple(scores)):
             sides = _ends(row.completions, scores)
         case _:
-            raise UserError(f"row {row.id} of {name} does not say which answer is good: give pairs, or labels or scores")
+            raise UserError(
+                f"row {row.id} of {name} does not say which answer is good: give pairs, or labels or scores"
+            )
     return sides if all(side is None or side.split() for side in sides) else None
 
 

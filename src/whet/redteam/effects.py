@@ -1,7 +1,7 @@
 """What one probe does to the rewards of answers, with intervals over prompts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whet.evaluate.calibration import share_by_cluster
 from whet.evaluate.statistics import Interval, mean_interval
@@ -63,9 +63,8 @@ def effect_of(probe: Probe, cases: Sequence[Case], asked: Asked, *, unit: float,
     do, is above `PAID`, corrected for the number of `comparisons`, and more than half of the rewards rose.
     """
     tried = _tried(probe, cases, asked)
-    about = {"probe": probe.name, "theme": probe.theme, "about": probe.about, "kind": probe.kind}
     if not tried:
-        return Effect(**about, answers=0)
+        return _unmeasured(probe)
     groups = [one.case.group for one in tried]
     changes = [(one.after - one.before) / unit for one in tried]
     beyond = [(one.after - one.beside) / unit for one in tried]
@@ -73,8 +72,8 @@ def effect_of(probe: Probe, cases: Sequence[Case], asked: Asked, *, unit: float,
     rose = share_by_cluster(groups, [float(one.after > one.before) for one in tried])
     lowest = [_low(groups, values, comparisons) for values in ((changes, beyond) if is_compared else (changes,))]
     beaten, is_fooled = (None, False) if probe.kind == "style" else _beaten(tried)
-    return Effect(
-        **about,
+    return replace(
+        _unmeasured(probe),
         answers=len(tried),
         change=clustered_mean(groups, changes),
         beyond_length=clustered_mean(groups, beyond) if is_compared else None,
@@ -95,6 +94,11 @@ def paid_themes(effects: Sequence[Effect]) -> list[str]:
 
 def fooled_themes(effects: Sequence[Effect]) -> list[str]:
     return list(dict.fromkeys(effect.theme for effect in effects if effect.is_fooled))
+
+
+def _unmeasured(probe: Probe) -> Effect:
+    """Of no answer."""
+    return Effect(probe=probe.name, theme=probe.theme, about=probe.about, kind=probe.kind, answers=0)
 
 
 def _tried(probe: Probe, cases: Sequence[Case], asked: Asked) -> list[_Tried]:

@@ -95,7 +95,9 @@ def judged_set(
     return replace(found, wrong=tuple(wrong[:SHOWN]))
 
 
-def preferred_to_refusal(score: Callable[[Sequence[Prompt], Sequence[str]], list[float]], rows: Sequence[Asked]) -> list[bool]:
+def preferred_to_refusal(
+    score: Callable[[Sequence[Prompt], Sequence[str]], list[float]], rows: Sequence[Asked]
+) -> list[bool]:
     """Whether a reward model scores each answer above a plain refusal of the same prompt."""
     prompts = [row.prompt for row in rows]
     answers = score(prompts, [row.answer for row in rows])

@@ -20,7 +20,7 @@ def read_prompts(path: str, *, most: int, chat: bool) -> list[Asked]:
         if len(found) == most:
             break
     if not found:
-        raise UserError(f"{path} has no rows: give one prompt for each line, e.g. {{\"prompt\": \"…\"}}")
+        raise UserError(f'{path} has no rows: give one prompt for each line, e.g. {{"prompt": "…"}}')
     return found
 
 

@@ -20,7 +20,7 @@ PHRASES = (
 )
 # Phrases that begin like a refusal and are none.
 NONE_OF = re.compile(
-    r"i (?:can't|cannot|can not) (?:wait|stress|emphasi[sz]e|recommend (?:it|this|that|them) (?:highly )?enough|help but)"
+    r"i (?:can't|cannot|can not) (?:wait|stress|emphasi[sz]e|recommend \w+ (?:highly )?enough|help but)"
 )
 APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\u0060", "''''")
 

@@ -60,7 +60,7 @@ def appended(suffix: str) -> Callable[[str, Case], str]:
 def search(asked: Asked, cases: Sequence[Case], vocabulary: Vocabulary, *, budget: int, seed: int) -> Found | None:
     """The best of as many suffixes as `budget` scored texts allow; None where there are too few prompts or texts.
 
-    Every round changes one or two tokens of the best suffix so far, half of them to tokens of these prompts and answers.
+    Every round changes one or two tokens of the best suffix so far, half of them to tokens that the data has.
     """
     number = {group: place for place, group in enumerate(dict.fromkeys(case.group for case in cases))}
     searched = [case for case in cases if number[case.group] % 2 == 0]
@@ -68,7 +68,7 @@ def search(asked: Asked, cases: Sequence[Case], vocabulary: Vocabulary, *, budge
     answers = [(case.prompt, answer) for case in searched for answer in case.answers][:SEEN_BY]
     if len(number) < ENOUGH or budget < 2 * len(answers):
         return None
-    draw = _Draw(vocabulary, searched, Random(seed))
+    draw = _Draw(vocabulary, searched, Random(seed))  # noqa: S311 - no secret depends on it
     plain = fmean(asked.of(answers))
     best = draw.suffix()
     value, spent = _value(asked, answers, vocabulary.decode(best)), len(answers)

@@ -256,7 +256,7 @@ class RunDirectory:
             for name in (layout.METRICS, layout.TIMINGS):
                 logs.cut_log(self.path / name, step if logged is None else logged)
             checkpoints.mark(self.path / layout.CHECKPOINTS, self.path / layout.SAVED)
-            for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE):
+            for name in (layout.RESULTS, layout.ANALYSIS, layout.ANALYSIS_PICTURE, layout.RED_TEAM):
                 (self.path / name).unlink(missing_ok=True)
 
     def start_over(self) -> str:

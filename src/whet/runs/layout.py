@@ -29,6 +29,7 @@ RESULTS = "final_results.json"
 CURVES = "training_curves.png"
 REPORT = "report.html"
 ANALYSIS, ANALYSIS_PICTURE = "reward_model.json", "reward_model.png"
+RED_TEAM = "redteam.json"  # what `whet redteam` found in its model
 VIDEO = "best_policy.gif"  # of an episode
 FAILURES = "failures"
 REWARD_WORKERS = "reward_workers"  # written by a user: how many processes score from now on
@@ -44,6 +45,11 @@ STAMP = "%Y%m%d-%H%M%S"  # the time that the name of a run begins with
 def rows_path(run: Path, key: str = "rows") -> Path:
     """The rows that a run made, or was given from Python under a key of its recipe."""
     return run / f"{key}.jsonl"
+
+
+def red_team_path(run: Path) -> Path:
+    """What `whet redteam` found in the model of a run."""
+    return run / RED_TEAM
 
 
 def video_path(run: Path) -> Path:

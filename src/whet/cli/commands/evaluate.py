@@ -27,6 +27,14 @@ EvaluatedFile = Annotated[
         "--data", metavar="FILE|NAME", help="Evaluate on all rows of a file.  [default: the run's held-out rows]"
     ),
 ]
+Bench = Annotated[
+    str | None,
+    typer.Option(
+        "--rewardbench",
+        metavar="FILE",
+        help="Of a reward model: accuracy by subset on RewardBench's or JudgeBench's rows.",
+    ),
+]
 RewardModel = Annotated[
     str | None,
     typer.Option(metavar="RUN|DIR", help="Also best-of-k: the accuracy of the sample that this model scores highest."),
@@ -46,6 +54,7 @@ def evaluate(
     seed: int = typer.Option(None, min=0, help="Seed of the samples.  [default: the run's, else 0]"),
     data: EvaluatedFile = None,
     reward_model: RewardModel = None,
+    rewardbench: Bench = None,
     show: int = typer.Option(0, "--show", min=0, metavar="N", help="Show N correct and N incorrect completions."),
     as_json: arguments.AsJson = False,
     served: arguments.Served = None,
@@ -65,11 +74,12 @@ def evaluate(
       whet eval @last --data test.jsonl
       whet eval smollm2-135m-instruct --task arithmetic level=2 chat=true --samples 8 --k 1,8
       whet eval runs/20260101-120000-reward --data pairs.jsonl
+      whet eval RM --rewardbench rewardbench.jsonl
       whet eval http://127.0.0.1:8000/v1 --model NAME --task arithmetic chat=true
     """
     from whet.api.loaded_model import eval_settings, find_target, find_task, on_file
     from whet.api.model_limits import chosen_limit
-    from whet.cli.commands.score import evaluate_on_rows
+    from whet.cli.commands.score import evaluate_on_bench, evaluate_on_rows
 
     target = find_target(model, served, ids_of, key_env, concurrency)
     given: dict[str, Any] = {"samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
@@ -77,8 +87,15 @@ def evaluate(
     if target.reward_kind is not None:
         generating = {"task": task, **given, "reward_model": reward_model, "show": show or None}
         _refuse_generation(model, {**generating, "options": options or None})
-        evaluate_on_rows(target, data, examples, as_json=as_json)
+        if rewardbench is None:
+            evaluate_on_rows(target, data, examples, as_json=as_json)
+        elif data is not None:
+            raise UserError("--rewardbench and --data both name rows: leave one of them out")
+        else:
+            evaluate_on_bench(target, rewardbench, examples, as_json=as_json)
         return
+    if rewardbench is not None:
+        raise UserError(f"--rewardbench is for reward models, and {model} is a language model")
     task_options = arguments.read_options(options or [])
     if data is not None:
         target, task, task_options = on_file(target, data, task_options, task=task)

@@ -83,7 +83,7 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
     from whet.data.split import clustering
     from whet.evaluate.reward_evaluation import evaluate_reward_model
 
-    chosen = _rows(target, source)
+    chosen = rows_of(target, source)
     cluster = clustering(chosen.everything)
     own = target.config.eval.examples if target.config is not None and source is None else None
     with Screen(stderr=True).status(f"scoring {chosen.name}"):
@@ -101,6 +101,43 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
     say_table(_table(result), "measure", "value", "95 % interval")
 
 
+def evaluate_on_bench(target: Target, source: str, examples: int | None, *, as_json: bool) -> None:
+    """Accuracy of a reward model on rows with one chosen answer each, by subset."""
+    from whet.api.reward_scores import own_data, reward_scorer
+    from whet.data.preference_bench import bench_rows
+    from whet.evaluate.bench_accuracy import Contest, bench_accuracy
+
+    data = own_data(target)
+    rows = bench_rows(source, most=examples, chat=data is not None and data.chat)
+    with Screen(stderr=True).status(f"scoring {source}"):
+        scorer = reward_scorer(target)
+        flat = [(row.prompt, text) for row in rows for text in (row.chosen, *row.rejected)]
+        scores = iter(scorer.score([prompt for prompt, _ in flat], [text for _, text in flat]))
+        contests = [
+            Contest(
+                subset=row.subset,
+                prompt=row.prompt,
+                chosen=next(scores),
+                rejected=tuple(next(scores) for _ in row.rejected),
+            )
+            for row in rows
+        ]
+    found = bench_accuracy(contests)
+    if as_json:
+        say_json({"model": target.name, "kind": scorer.model.kind, "data": source, **found.plain()})
+        return
+    cut = f", {scorer.truncated:,} texts truncated to the model's limit" if scorer.truncated else ""
+    say(f"{target.name} ({scorer.model.kind} reward model) on {len(rows):,} rows of {source}{cut}")
+    table = [
+        (name, f"{one.rows:,}", f"{one.accuracy.mean:.1%}", _ends(one.accuracy, "{:.1%}"), f"{one.chance:.0%}")
+        for name, one in found.lines()
+    ]
+    say_table(table, "subset", "rows", "accuracy", "95 % interval", "by chance")
+    if found.sections:
+        sections = ", ".join(f"{name} {share:.1%}" for name, share in found.sections.items())
+        say(f"sections of RewardBench: {sections}" + ("" if found.score is None else f"; score {found.score:.1%}"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenRows:
     """The rows that a reward model is evaluated on, and those of them that its run trained on."""
@@ -112,7 +149,8 @@ class ChosenRows:
     note: str = ""
 
 
-def _rows(target: Target, source: str | None) -> ChosenRows:
+def rows_of(target: Target, source: str | None) -> ChosenRows:
+    """The rows of a file, or those that the run which trained the model is evaluated on."""
     from whet.api.reward_scores import own_data, scorable
     from whet.data.sources import Source, load_rows
     from whet.tasks.space import first_held_out

@@ -21,10 +21,11 @@ from whet.errors import RunFailed
 from whet.evaluate.measures import Measure, evaluations, measure_of
 from whet.number_format import duration, number, percent
 from whet.report.formatting import render
+from whet.report.redteam.page import section
 from whet.report.run.charts import chart
 from whet.report.run.training_curves import panels, pass_at_metrics, training_curves
 from whet.runs.directory import RunDirectory
-from whet.runs.layout import video_path
+from whet.runs.layout import red_team_path, video_path
 from whet.runs.logs import reason, write_atomic
 from whet.runs.rollout_files import RolloutFiles
 
@@ -61,6 +62,7 @@ def write_report(run_path: Path) -> Path:
         since=since,
         told=told,
         written=written,
+        attack=_attack(run),
         charts=[chart(panel) for panel in drawn],
         changes=_changes(run),
         groups=_rollout_groups(files, sampled[-1]) if sampled else [],
@@ -82,6 +84,15 @@ def _video(run: RunDirectory) -> str:
     """The animation of a policy of actions in base64; empty if there is none."""
     path = video_path(run.path)
     return base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
+
+
+def _attack(run: RunDirectory) -> dict[str, Any] | None:
+    """What `whet redteam` found in its model; None without it, or where its file is damaged."""
+    try:
+        found = json.loads(red_team_path(run.path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return section(found)
 
 
 def outcome_lines(run: RunDirectory) -> list[str]:

@@ -34,13 +34,14 @@ def length_reward(directory: Path, *, context: int = 1024) -> Path:
         model = new_reward_model(policy, RewardSettings(kind="preference"), seed=0, pad=pad)
         model.head.weight.zero_()
         model.head.weight[0, tokenizer.encode("?")[0]] = -1.0
+    directory.mkdir(parents=True)
     model.save(directory)
     tokenizer.save(directory)
     return directory
 
 
 def refusing_policy(directory: Path) -> Path:
-    """A language model that answers "i can't" to a prompt that ends with a question mark, and "ok" after a full stop."""
+    """A language model that answers "i can't" to a prompt that ends with "?", and "ok" after a full stop."""
     follows = {"?": "i", "i": " ", " ": "c", "c": "a", "a": "n", "n": "'", "'": "t", ".": "o", "o": "k"}
     alphabet = "".join(dict.fromkeys(string.ascii_letters + " ?.'"))
     return bigram_model(directory, {one: {other: 1.0} for one, other in follows.items()}, alphabet=alphabet, context=96)

@@ -53,7 +53,7 @@ def test_a_model_that_pays_for_length_is_found_to(whet: Whet, rewarder: Path, tm
 
     page = (out / "redteam.html").read_text("utf-8")
     assert "Pays for: length" in page
-    assert "http" not in re.sub(r"content=\"[^\"]*\"", "", page)
+    assert not re.search(r"https?://|<script", page)
     assert json.loads((out / "redteam.json").read_text("utf-8"))["pays_for"] == ["length"]
 
 

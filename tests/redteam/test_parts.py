@@ -3,12 +3,12 @@
 import pytest
 
 from whet.evaluate.bench_accuracy import CODE, SECTIONS, Contest, bench_accuracy
+from whet.records import Candidates, Labelled, Pair
 from whet.redteam import edits
 from whet.redteam.cases import Case, cases_of
 from whet.redteam.policy_probe import Asked, judged_set
 from whet.redteam.refusal_judge import read_judgement
 from whet.redteam.refusals import is_refusal
-from whet.records import Candidates, Labelled, Pair
 
 CASE = Case(id="a", prompt="Which river flows here?", chosen="One. Two two. Three.", rejected=None, other="Else.")
 

@@ -18,13 +18,16 @@ LAUNCHERS_STAMP := $(LAUNCHERS_VENV)/.installed
 DEEPSPEED_VENV ?= .venv-deepspeed
 DEEPSPEED_BIN := $(DEEPSPEED_VENV)/bin
 DEEPSPEED_STAMP := $(DEEPSPEED_VENV)/.installed
+SITE_VENV ?= .venv-site
+SITE_BIN := $(SITE_VENV)/bin
+SITE_STAMP := $(SITE_VENV)/.installed
 DOCTORS_VENV ?= .venv-doctors
 DOCTORS_BIN := $(DOCTORS_VENV)/bin
 DOCTORS_STAMP := $(DOCTORS_VENV)/.installed
 # Many tests start processes: they load bytecode instead of compiling the library each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-deepspeed test-browser test-chapters test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs check clean install
+.PHONY: demo test test-slow test-learning test-gpu test-parity test-vllm test-llama-cpp test-launchers test-deepspeed test-browser test-chapters test-native test-mutants native bench-native bench-control bench-doctor bench-cpu bench-gpu lint types format docs site check clean install
 
 demo: $(STAMP)  ## a whole RL run on CPU, and a report to look at
 	$(BIN)/whet demo
@@ -126,6 +129,12 @@ docs: $(STAMP)  ## docs/algorithms.md from the table, keys.md from the config cl
 	$(BIN)/python -m bench.figure docs/learning.png
 	$(BIN)/python -m pages.learning_figures docs/learn
 
+# Opens from a file: site/index.html. The pages are those of docs/ and a few beside it, in the order of pages/site/mkdocs.yml.
+site: $(STAMP) $(SITE_STAMP)  ## the documentation as files in site/, with search, that make no request to other hosts
+	$(BIN)/python -m pages.site.staging build/pages
+	$(SITE_BIN)/python -m mkdocs build --quiet -f pages/site/mkdocs.yml
+	$(BIN)/python -m pages.site.check site
+
 check: lint types test
 
 install: $(STAMP)
@@ -162,11 +171,16 @@ $(LAUNCHERS_STAMP): pyproject.toml constraints.txt tests/with_launchers/requirem
 	$(LAUNCHERS_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -r tests/with_launchers/requirements.txt
 	@touch $@
 
+$(SITE_STAMP): pages/site/requirements.txt
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE_BIN)/python -m pip install --quiet --disable-pip-version-check -r pages/site/requirements.txt
+	@touch $@
+
 $(DEEPSPEED_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEEPSPEED_VENV)
 	$(DEEPSPEED_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,deepspeed]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) $(DEEPSPEED_VENV) $(DOCTORS_VENV) native/build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PARITY_VENV) $(VLLM_VENV) $(LLAMA_CPP_VENV) $(LAUNCHERS_VENV) $(DEEPSPEED_VENV) $(DOCTORS_VENV) $(SITE_VENV) native/build build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pages.algorithms import REFUSED, main, refusal, render
+from pages.site.slugs import anchors
 from whet.algorithms import advantages, policy_loss
 from whet.algorithms.cells import options
 from whet.algorithms.table import ALGORITHMS, CELLS, KL_ESTIMATORS
@@ -129,17 +130,9 @@ def test_the_defaults_that_the_prose_states() -> None:
     assert whitened == {"ppo", "reinforce_pp", "reinforce_pp_baseline"}
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @pytest.mark.parametrize(
     "page",
-    sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/learn/*.md")]),
+    sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md"), ROOT / "studies" / "README.md"]),
     ids=lambda page: page.name,
 )
 def test_links_between_pages_lead_to_files_and_headings(page: Path) -> None:
@@ -149,4 +142,4 @@ def test_links_between_pages_lead_to_files_and_headings(page: Path) -> None:
         file, _, heading = target.partition("#")
         found = page.parent / file if file else page
         assert found.exists(), target
-        assert not heading or heading in anchors(found), target
+        assert not heading or heading in anchors(found.read_text("utf-8")), target

@@ -6,8 +6,12 @@ from pathlib import Path
 import yaml
 
 from tests.cli.tiny import Whet
+from tests.redteam.hand_made import CHARACTERS
+from tests.redteam.small_rows import pairs
 from tests.train import rows_on_disk as on_disk
 from whet.cli.progress import SilentProgress
+from whet.models.load import new_model
+from whet.models.text.tokenizers import character_tokenizer
 from whet.recipe import read_recipe
 from whet.report.redteam.page import section
 from whet.report.run.page import write_report
@@ -15,9 +19,15 @@ from whet.train.start import start_run
 
 
 def test_a_run_gets_a_section_in_its_report(whet: Whet, tmp_path: Path) -> None:
-    on_disk.saved_model(tmp_path / "start")
-    data = on_disk.pairs(tmp_path / "pairs.jsonl")
-    config = on_disk.config(tmp_path / "start", data, "bradley_terry")
+    start, tokenizer = tmp_path / "start", character_tokenizer(CHARACTERS)
+    start.mkdir()
+    policy = new_model(
+        "llama", vocab_size=tokenizer.vocab_size, layers=1, heads=2, width=16, context=512, seed=0, eos=0
+    )
+    policy.save(start)
+    tokenizer.save(start)
+    data = on_disk.write(tmp_path / "pairs.jsonl", pairs())
+    config = on_disk.config(start, data, "bradley_terry")
     (tmp_path / "rm.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_none=True)))
     run = start_run(read_recipe(str(tmp_path / "rm.yaml"), []), tmp_path / "runs", lambda *_: SilentProgress())
     page = run / "report.html"

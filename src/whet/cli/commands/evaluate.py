@@ -79,7 +79,6 @@ def evaluate(
     """
     from whet.api.loaded_model import eval_settings, find_target, find_task, on_file
     from whet.api.model_limits import chosen_limit
-    from whet.cli.commands.score import evaluate_on_bench, evaluate_on_rows
 
     target = find_target(model, served, ids_of, key_env, concurrency)
     given: dict[str, Any] = {"samples": samples, "ks": None if k is None else _read_ks(k), "seed": seed}
@@ -87,16 +86,10 @@ def evaluate(
     if target.reward_kind is not None:
         generating = {"task": task, **given, "reward_model": reward_model, "show": show or None}
         _refuse_generation(model, {**generating, "options": options or None})
-        if rewardbench is None:
-            evaluate_on_rows(target, data, examples, as_json=as_json)
-        elif data is not None:
-            raise UserError("--rewardbench and --data both name rows: leave one of them out")
-        else:
-            evaluate_on_bench(target, rewardbench, examples, as_json=as_json)
+        _on_reward_model(target, data, rewardbench, examples, as_json=as_json)
         return
-    if rewardbench is not None:
-        raise UserError(f"--rewardbench is for reward models, and {model} is a language model")
     task_options = arguments.read_options(options or [])
+    _refuse_bench(model, rewardbench)
     if data is not None:
         target, task, task_options = on_file(target, data, task_options, task=task)
     found = find_task(target, task, task_options)
@@ -106,10 +99,25 @@ def evaluate(
         say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
     result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens), reward_model=reward_model)
     if result is not None and as_json:
-        about = {"model": target.name, "task": found[1], "options": dict(found[2])}
-        say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result), **_by_task(result)})
+        _say_as_json(target.name, found, settings, result)
     elif result is not None:
         _say_result(target.name, found, result, _undefined(result, found[1], model, settings["ks"]), show)
+
+
+def _on_reward_model(
+    target: Target, data: str | None, rewardbench: str | None, examples: int | None, *, as_json: bool
+) -> None:
+    from whet.cli.commands.score import evaluate_on_bench, evaluate_on_rows
+
+    if rewardbench is None:
+        evaluate_on_rows(target, data, examples, as_json=as_json)
+    else:
+        evaluate_on_bench(target, rewardbench, examples, data=data, as_json=as_json)
+
+
+def _say_as_json(model: str, found: FoundTask, settings: Mapping[str, Any], result: Evaluation) -> None:
+    about = {"model": model, "task": found[1], "options": dict(found[2])}
+    say_json({**about, "sampling": asdict(settings["sampling"]), **asdict(result), **_by_task(result)})
 
 
 def _say_result(model: str, task: FoundTask, result: Evaluation, undefined: str, show: int) -> None:
@@ -128,6 +136,11 @@ def _refuse_generation(model: str, given: Mapping[str, object]) -> None:
     if wrong is not None:
         option = {"ks": "--k", "options": "KEY=VALUE"}.get(wrong, f"--{wrong.replace('_', '-')}")
         raise UserError(f"{option} is for language models, and {model} is a reward model: use --data and --examples")
+
+
+def _refuse_bench(model: str, rewardbench: str | None) -> None:
+    if rewardbench is not None:
+        raise UserError(f"--rewardbench is for reward models, and {model} is a language model")
 
 
 def _undefined(result: Evaluation, task: str, model: str, ks: Sequence[int]) -> str:

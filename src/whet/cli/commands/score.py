@@ -101,14 +101,16 @@ def evaluate_on_rows(target: Target, source: str | None, examples: int | None, *
     say_table(_table(result), "measure", "value", "95 % interval")
 
 
-def evaluate_on_bench(target: Target, source: str, examples: int | None, *, as_json: bool) -> None:
+def evaluate_on_bench(target: Target, source: str, examples: int | None, *, data: str | None, as_json: bool) -> None:
     """Accuracy of a reward model on rows with one chosen answer each, by subset."""
     from whet.api.reward_scores import own_data, reward_scorer
     from whet.data.preference_bench import bench_rows
     from whet.evaluate.bench_accuracy import Contest, bench_accuracy
 
-    data = own_data(target)
-    rows = bench_rows(source, most=examples, chat=data is not None and data.chat)
+    if data is not None:
+        raise UserError("--rewardbench and --data both name rows: leave one of them out")
+    own = own_data(target)
+    rows = bench_rows(source, most=examples, chat=own is not None and own.chat)
     with Screen(stderr=True).status(f"scoring {source}"):
         scorer = reward_scorer(target)
         flat = [(row.prompt, text) for row in rows for text in (row.chosen, *row.rejected)]

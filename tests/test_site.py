@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_lists_and_tables_begin_after_a_blank_line(staged: Path) -> None:
     """Python-Markdown reads them as text otherwise."""
     for place in navigation():
         lines = prose(staged / place).splitlines()
-        for before, line in zip(lines, lines[1:], strict=False):
+        for before, line in pairwise(lines):
             if line.startswith("|"):
                 assert not before.strip() or before.startswith("|"), (place, line)
             if re.match(r"[-*] ", line) and before.strip():

@@ -100,7 +100,7 @@ def _of_recipe(what: str, overrides: list[str]) -> tuple[str, dict[str, Any], li
         raise UserError(f"recipe {what} trains without a reward, so there is nothing to check")
     functions, _ = reward.plain()
     if reward.model is not None and not functions:
-        raise UserError(f"recipe {what} is rewarded by a reward model, which is not attacked here: see `whet score`")
+        raise UserError(f"recipe {what} is rewarded by a reward model, which is not attacked here: see `whet redteam`")
     remark = "the reward model of the recipe is left out" if reward.model is not None else ""
     return task.name, dict(task.options), functions, remark
 

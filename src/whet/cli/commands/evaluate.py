@@ -95,13 +95,17 @@ def evaluate(
     found = find_task(target, task, task_options)
     own = target.config if task is None else None  # a run's settings are for its own task
     settings = eval_settings(own, {**given, "examples": examples})
-    if k is not None and samples is None:
-        say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
+    _note_samples(k, samples, settings)
     result = _measured(target, own, found, settings, limit=chosen_limit(own, max_tokens), reward_model=reward_model)
     if result is not None and as_json:
         _say_as_json(target.name, found, settings, result)
     elif result is not None:
         _say_result(target.name, found, result, _undefined(result, found[1], model, settings["ks"]), show)
+
+
+def _note_samples(k: str | None, samples: int | None, settings: Mapping[str, Any]) -> None:
+    if k is not None and samples is None:
+        say(f"note: --k {k} without --samples: {settings['samples']} samples of each prompt are drawn", err=True)
 
 
 def _on_reward_model(

@@ -116,15 +116,30 @@ def test_what_builds_the_site_is_pinned_and_loads_no_fonts() -> None:
     assert "http" not in settings
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not BUILDER.exists(), reason="make site makes .venv-site")
-def test_a_built_site_has_no_problems(staged: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not BUILDER.exists():
+        pytest.skip("make site makes .venv-site")
+    place = tmp_path_factory.mktemp("built")
     settings = SETTINGS.read_text("utf-8").replace("../../build/pages", str(staged))
-    settings = settings.replace("../../site", str(tmp_path / "site")).replace(
-        "[hooks.py]", f"[{SETTINGS.parent}/hooks.py]"
-    )
-    (tmp_path / "mkdocs.yml").write_text(settings)
-    command = [str(BUILDER), "-m", "mkdocs", "build", "--quiet", "-f", str(tmp_path / "mkdocs.yml")]
+    settings = settings.replace("../../site", str(place / "site")).replace("hooks.py", f"{SETTINGS.parent}/hooks.py")
+    (place / "mkdocs.yml").write_text(settings)
+    command = [str(BUILDER), "-m", "mkdocs", "build", "--quiet", "-f", str(place / "mkdocs.yml")]
     subprocess.run(command, cwd=ROOT, check=True)
-    assert list(problems(tmp_path / "site")) == []
-    assert (tmp_path / "site" / "search" / "search_index.js").stat().st_size > 100_000
+    return place / "site"
+
+
+@pytest.mark.slow
+def test_a_built_site_has_no_problems(built: Path) -> None:
+    assert list(problems(built)) == []
+    assert (built / "search" / "search_index.js").stat().st_size > 100_000
+
+
+@pytest.mark.browser
+def test_search_works_from_a_file(built: Path) -> None:
+    """The address of a page may hold a question; all hosts are unknown to this browser."""
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
+    page = f"{(built / 'learn' / '10-grpo.html').as_uri()}?q=advantage"
+    unreachable = "--host-resolver-rules=MAP * ~NOTFOUND"
+    done = subprocess.run(["chromium", *options, unreachable, page], capture_output=True, text=True, check=True)
+    assert re.search(r"\d+ matching documents", done.stdout)

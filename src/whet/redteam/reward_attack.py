@@ -13,6 +13,7 @@ from whet.redteam.effects import FOOLED, PAID, Effect, effect_of, fooled_themes,
 from whet.redteam.probes import PROBES
 from whet.redteam.suffix_search import Vocabulary, search
 
+SAME = 1e-9  # spread of rewards, relative to their mean, that is rounding
 RULE = (
     f"pays for: the mean reward of edits is more than {PAID} standard deviations above that of plain ones, and "
     "as much above that of answers with as many neutral words (length excepted), by the whole of a 95 % interval over "
@@ -71,7 +72,8 @@ def attack(
     rewards = asked.of([(case.prompt, answer) for case, answer in plain])
     mean = fmean(rewards)
     spread = math.sqrt(fmean((value - mean) ** 2 for value in rewards))
-    unit = spread if spread > 1e-9 * max(1.0, abs(mean)) else 1.0
+    spread = spread if spread > SAME * max(1.0, abs(mean)) else 0.0
+    unit = spread or 1.0
     comparisons = len([probe for probe in PROBES if probe.kind == "style"]) + (budget > 0)
     effects = [effect_of(probe, cases, asked, unit=unit, comparisons=comparisons) for probe in PROBES]
     found = None if vocabulary is None else search(asked, cases, vocabulary, budget=budget, seed=seed)

@@ -20,7 +20,7 @@ def lead(found: Found) -> str:
 
 def probe_rows(found: Found) -> list[tuple[str, ...]]:
     """A row for each probe, in the columns of `HEADER`."""
-    return [_row(effect) for effect in found["effects"]]
+    return [_row(effect, found["pays_for"]) for effect in found["effects"]]
 
 
 def facts(found: Found) -> list[tuple[str, str]]:
@@ -75,11 +75,15 @@ def cut(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"
 
 
-def _row(effect: Found) -> tuple[str, ...]:
+def _row(effect: Found, pays_for: Sequence[str]) -> tuple[str, ...]:
     if not effect["answers"]:
         return (effect["probe"], "", "", "", "", "", "0", "does not apply")
     beyond, beaten = effect["beyond_length"], effect["beats_chosen"]
-    verdict = f"pays for {effect['theme']}" if effect["is_paid"] else ""
+    verdict = ""
+    if effect["is_paid"]:  # of length both probes must be paid, or the theme is not
+        verdict = (
+            f"pays for {effect['theme']}" if effect["theme"] in pays_for else "paid, unlike the other of its theme"
+        )
     return (
         effect["probe"],
         signed(effect["change"]["mean"]),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.redteam.small_rows import FACTS, pairs
 from whet.records import Pair
 from whet.redteam.cases import Case, Prompt, cases_of
 from whet.redteam.reward_attack import Attack, attack
+from whet.report.redteam.view import probe_rows
 
 RIGHT = {question: right for _, question, right, _ in FACTS}
 
@@ -103,7 +105,7 @@ def test_a_reward_for_an_unknown_keyword_is_found_by_the_search() -> None:
     assert found.suffix is not None
     assert "therefore" in found.suffix.text.split()
     assert found.suffix.gain == pytest.approx(1 / found.spread)
-    assert found.suffix.searched == found.suffix.held_out == 10
+    assert (found.suffix.searched, found.suffix.held_out) == (8, 10)
     assert found.suffix.texts <= 1200
 
 
@@ -136,3 +138,13 @@ def test_rewards_that_cannot_tell_bad_answers_are_fooled() -> None:
     assert set(empty.fooled_by) >= {"empty answers", "truncated answers"}
     loops = probed(lambda _, text: float(text.count("The answer to the")))
     assert loops.fooled_by == ("repetition",)
+
+
+def test_one_probe_of_length_alone_does_not_make_a_theme() -> None:
+    """A sentence that comes again brings its paid words again; filler does not."""
+    found = probed(lambda _, text: float(text.count("The answer to the")))
+    assert "length" not in found.pays_for
+    rows = {row[0]: row for row in probe_rows(asdict(found))}
+    assert rows["repeated sentence"][-1] == "paid, unlike the other of its theme"
+    assert rows["filler"][-1] == ""
+    assert rows["repeated 4-gram"][-1] == "fooled by repetition"

@@ -15,7 +15,7 @@ from whet.redteam.cases import Case, Prompt
 from whet.redteam.probes import SUFFIX, Probe
 
 LENGTH = 8  # tokens
-SEEN_BY = 8  # answers by which a suffix is judged during the search
+SEEN_BY = 8  # chosen answers by which a suffix is judged during the search
 CHANGED = 2  # tokens of a proposal that differ from the best so far, at most
 TOGETHER = 4  # proposals that are scored at once
 TRIES = 50  # draws of a token that spells readable text
@@ -39,7 +39,7 @@ class Found:
 
     text: str
     texts: int  # that were scored for it
-    gain: float  # mean change of the reward on the answers of the search
+    gain: float  # mean change of the reward on the chosen answers of the search
     searched: tuple[Case, ...]
     held_out: tuple[Case, ...]
 
@@ -65,7 +65,8 @@ def search(asked: Asked, cases: Sequence[Case], vocabulary: Vocabulary, *, budge
     number = {group: place for place, group in enumerate(dict.fromkeys(case.group for case in cases))}
     searched = [case for case in cases if number[case.group] % 2 == 0]
     held_out = [case for case in cases if number[case.group] % 2 == 1]
-    answers = [(case.prompt, answer) for case in searched for answer in case.answers][:SEEN_BY]
+    seen = searched[:SEEN_BY]
+    answers = [(case.prompt, case.chosen) for case in seen]
     if len(number) < ENOUGH or budget < 2 * len(answers):
         return None
     draw = _Draw(vocabulary, searched, Random(seed))  # noqa: S311 - no secret depends on it
@@ -83,7 +84,7 @@ def search(asked: Asked, cases: Sequence[Case], vocabulary: Vocabulary, *, budge
         if values[top] > value:
             best, value = proposals[top], values[top]
     text = vocabulary.decode(best)
-    return Found(text=text, texts=spent, gain=value - plain, searched=tuple(searched), held_out=tuple(held_out))
+    return Found(text=text, texts=spent, gain=value - plain, searched=tuple(seen), held_out=tuple(held_out))
 
 
 def _value(asked: Asked, answers: Sequence[tuple[Prompt, str]], suffix: str) -> float:

@@ -38,7 +38,7 @@ def facts(found: Found) -> list[tuple[str, str]]:
     suffix = found["suffix"]
     if suffix is not None:
         told = (
-            f"{suffix['text']!r} after {suffix['texts']:,} scored texts: {signed(suffix['gain'])} on chosen answers to the "
+            f"{suffix['text']!r} after {suffix['texts']:,} scored texts: {signed(suffix['gain'])} on answers to the "
             f"{suffix['searched']} prompts that it was searched on, and in the table on {suffix['held_out']} others"
         )
         rows.append(("suffix", told))

@@ -63,6 +63,11 @@ def whole_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace))[-TRACEBACK_CHARACTERS:]
 
 
+def frames_of(error: BaseException) -> str:
+    """The traceback with those of its causes; the end of a very long one."""
+    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+
+
 def by_lines(trace: str) -> dict[str, list[str]]:
     """A traceback for a JSON file, in which the end of a line inside a string would be shown as \\n."""
     return {"traceback": trace.splitlines()} if trace else {}

@@ -1,13 +1,15 @@
 """What somebody types on the first day, and the line that helps on."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.refusal import refused, train_tiny, write_recipe
 from tests.cli.tiny import Whet
-from whet.doctor.findings import Finding
+from whet.doctor.findings import ENDED, Finding
 from whet.errors import RunFailed, UserError
+from whet.runs.logs import read_sealed, write_sealed
 from whet.train.preflight.results import CheckFailed, run_checks
 from whet.train.session.alarms import told
 
@@ -39,7 +41,38 @@ def test_an_empty_run_is_not_called_healthy(whet: Whet, run: Path) -> None:
     empty = run.parent / "empty"
     empty.mkdir()
     (empty / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
-    assert whet("doctor", empty).out.splitlines()[-1] == "no alarm: too little is recorded to judge by"
+    examined = whet("doctor", empty)
+    assert examined.code == 0
+    assert examined.out.splitlines()[-1] == "nothing to judge yet: no step is logged"
+    assert "not judged" not in examined.out
+    first = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0]
+    assert first.startswith(b'{"step": 0')
+    (empty / "metrics.jsonl").write_bytes(first)  # the evaluation before training
+    assert whet("doctor", empty).out.splitlines()[-1] == "nothing to judge yet: no step is logged"
+    assert json.loads(whet("doctor", empty, "--json").out)["is_empty"] is True
+
+
+def test_a_step_that_the_run_does_not_have(whet: Whet, run: Path) -> None:
+    beyond, whole = whet("doctor", run, "--until", 9999), whet("doctor", run)
+    first, told, *rest = beyond.out.splitlines()
+    assert told == "--until 9999: the run has only 2 steps, and all are judged"
+    assert [first, *rest] == whole.out.splitlines()
+    assert "as it was after step 2" in whet("doctor", run, "--until", 2).out.splitlines()[0]
+
+
+def test_a_run_that_an_alarm_ended_is_not_listed_as_finished(whet: Whet, run: Path) -> None:
+    listed = json.loads(whet("runs", "--json").out)
+    assert [row["status"] for row in listed] == ["finished, 2 steps"]
+    results = read_sealed(run / "final_results.json")
+    for reason, status in (
+        (f"{ENDED}: constant-reward: every rollout got the reward 0.5", "after step 2: constant-reward"),
+        (ENDED, "after step 2"),  # of a rank that does not look
+    ):
+        write_sealed(run / "final_results.json", {**results, "ended": reason})
+        (row,) = json.loads(whet("runs", "--json").out)
+        assert row["status"] == f"stopped by an alarm {status}"
+    write_sealed(run / "final_results.json", {**results, "ended": "no improvement in 2 evaluations"})
+    assert "finished, 2 steps" in whet("runs").out
 
 
 def test_an_export_needs_a_folder_and_runs(whet: Whet, run: Path) -> None:

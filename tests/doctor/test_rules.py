@@ -250,6 +250,26 @@ def test_a_rule_without_its_metrics_is_silent_and_says_what_it_lacks():
     assert BY_NAME["own-header"].missing(few) == "no rollouts are kept"
 
 
+ONLINE_ONLY = re.compile("reward|prompt|temperature|sampl|rollout|group|policy")
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference", "reward"])
+@pytest.mark.parametrize("objective", ["usual", "losses.py:mine"])
+def test_an_offline_run_is_told_causes_that_it_can_have(kind, objective):
+    config = OFFLINE | {"objective": {"name": objective}}
+    for rows in (constant("grad_norm", 0.0), [{"step": 1, "loss": 1.0}, {"step": 2, "loss": None}]):
+        seen = diagnose(history(rows, kind=kind, config=config))
+        assert seen.alarms
+        assert seen.causes
+        assert not [cause for cause in seen.causes if ONLINE_ONLY.search(f"{cause.name} {cause.sentence}")]
+        assert ("own-loss" in {cause.name for cause in seen.causes}) == (objective != "usual")
+
+
+def test_a_policy_in_an_environment_has_no_prompts():
+    seen = history(constant("grad_norm", 0.0), config={"loop": "control"})
+    assert speaks(seen, "zero-gradient").causes == ("constant-reward",)
+
+
 def test_a_step_of_many_updates_may_change_the_weights_by_much():
     changes = constant("weights/change", 0.5)
     assert large_changes(history(changes)) is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from whet.doctor import thresholds as at
+from whet.doctor.failures import FAILURES
 from whet.doctor.findings import Change
 from whet.doctor.settings import Settings
 
@@ -195,8 +196,8 @@ def _of_beta(s: Settings) -> float:
 
 CAUSES: Mapping[str, KnownCause] = {
     "learning-rate-too-high": KnownCause(
-        sentence="the learning rate is too high: every step overshoots, so the policy collapses or drifts before the "
-        "reward can correct it",
+        sentence="the learning rate is too high: every step overshoots, so the model collapses or drifts away before "
+        "later steps can correct it",
         changes=_lower_rate,
         suspicion=_of_high_rate,
     ),
@@ -355,4 +356,18 @@ CAUSES: Mapping[str, KnownCause] = {
         sentence="the rows of training are learned by heart",
         changes=_fewer_steps,
     ),
+    "no-trained-tokens": KnownCause(
+        sentence="no token of the rows is trained on: replies are empty, or what stands before them leaves no room",
+    ),
+    "nothing-to-compare": KnownCause(
+        sentence="the rows give nothing to compare: the completions of a pair are the same, or all labels are",
+    ),
+    "loss-satisfied": KnownCause(
+        sentence="the loss has nothing left to gain on these rows, like a hinge beyond its margin",
+    ),
+    "own-loss": KnownCause(
+        sentence="the loss is a function of your own, and gives no number or no gradient: whet check-loss tests it",
+        suspicion=lambda s: STRONG if s.is_own("objective.name") else RULED_OUT,
+    ),
+    **{name: KnownCause(sentence=sentence) for name, sentence in FAILURES.items()},
 }

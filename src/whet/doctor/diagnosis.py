@@ -16,11 +16,18 @@ NEXT = 0.6  # the vote for a cause, as a share of that for the one named before 
 def diagnose(history: History) -> Diagnosis:
     """What the rules say of a run as it is now."""
     findings = findings_of(history)
-    return Diagnosis(findings=findings, causes=ranked(findings, history.settings), unjudged=unjudged(history))
+    return Diagnosis(
+        findings=findings,
+        causes=ranked(findings, history.settings),
+        unjudged=unjudged(history),
+        is_empty=history.done == 0,
+    )
 
 
 def unjudged(history: History) -> tuple[Unjudged, ...]:
-    """The rules for such a run that lack what they read."""
+    """The rules for such a run that lack what they read; none before its first step, when its kind is not known."""
+    if history.done == 0:
+        return ()
     missing = {rule: rule.missing(history) for rule in RULES if history.settings.kind in rule.kinds}
     return tuple(Unjudged(rule=rule.names[0], symptom=rule.symptom, why=why) for rule, why in missing.items() if why)
 

@@ -33,7 +33,7 @@ def examine_run(run: RunDirectory, until: int | None = None) -> Diagnosis:
     history = read_history(run, files, damage)
     if until is not None:
         return over_time(history.until(until))
-    return over_time(history, recorded_facts(run, damage=(*files.problems(), *damage)))
+    return over_time(history, recorded_facts(run, history.settings, damage=(*files.problems(), *damage)))
 
 
 def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
@@ -52,7 +52,7 @@ def over_time(history: History, facts: Iterable[Finding] = ()) -> Diagnosis:
         passed = [replace(one, level="note") for one in passed]
     findings += passed
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Diagnosis(findings=tuple(findings), causes=ranked(findings, history.settings), unjudged=last.unjudged)
+    return replace(last, findings=tuple(findings), causes=ranked(findings, history.settings))
 
 
 def _lasted(history: History) -> dict[str, Finding]:

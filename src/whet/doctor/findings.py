@@ -6,6 +6,7 @@ from typing import Any, Literal
 Level = Literal["ok", "note", "warning", "critical"]
 LEVELS: tuple[Level, ...] = ("critical", "warning", "note", "ok")  # the most serious first
 ALARMS = ("critical", "warning")
+ENDED = "an alarm of the doctor"  # how the reason begins that a run was ended for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +71,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     causes: tuple[Cause, ...]
     unjudged: tuple[Unjudged, ...] = ()  # of the rules for this kind of run
+    is_empty: bool = False  # no step is logged yet, so there is nothing to judge
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
@@ -79,3 +81,10 @@ class Diagnosis:
     def level(self) -> Level:
         """The level of the most serious finding."""
         return min((finding.level for finding in self.findings), key=LEVELS.index, default="ok")
+
+
+def ended_by(reason: str) -> str | None:
+    """The rule of the alarm that ended a run, as its results give the reason; None of any other reason."""
+    if not reason.startswith(ENDED):
+        return None
+    return reason.removeprefix(ENDED).removeprefix(":").partition(":")[0].strip()

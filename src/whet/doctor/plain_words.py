@@ -20,6 +20,9 @@ def lines(diagnosis: Diagnosis, *, source: str = "") -> Iterator[str]:
         yield from (f"{'':10}{told(seen)}" for seen in finding.evidence)
     yield from _not_judged(diagnosis)
     yield ""
+    if not diagnosis.alarms and diagnosis.is_empty:
+        yield "nothing to judge yet: no step is logged"
+        return
     if not diagnosis.alarms:
         hardly = bool(diagnosis.unjudged) and {one.rule for one in diagnosis.findings} <= {"held-out"}
         known = "nothing that the doctor knows is wrong"
@@ -78,6 +81,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "unjudged": [asdict(one) for one in diagnosis.unjudged],
+        "is_empty": diagnosis.is_empty,
     }
 
 

@@ -3,29 +3,36 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from whet.doctor.failures import causes_of, last_frame
 from whet.doctor.findings import Evidence, Finding, Level
+from whet.doctor.settings import Settings
 from whet.errors import RunFailed
-from whet.runs.catalogue import newest_failure, standing
+from whet.runs.catalogue import failure_of, newest_failure, standing
 from whet.runs.directory import RunDirectory
 from whet.runs.recorded_inputs import Inputs, sentence_of
 
 Content = TypeVar("Content")
-NOT_FINITE = "not finite"  # in the error of a loss or gradient
 LONGEST = 300  # characters of an error
 
 
-def recorded_facts(run: RunDirectory, damage: Iterable[str] = ()) -> Iterator[Finding]:
+def recorded_facts(run: RunDirectory, settings: Settings, damage: Iterable[str] = ()) -> Iterator[Finding]:
     """Findings that no curve shows; `damage` is what could not be read of its rollouts."""
     now = standing(run)
     if now.status == "failed":
-        files = [failure] if (failure := newest_failure(run.path)) is not None else []
+        file, failure = newest_failure(run.path), failure_of(run.path)
+        kind = "" if file is None else file.name.partition("-")[0]
+        frame, where = last_frame(failure), f"step {now.step + 1}"
+        if str(failure.get("where")).startswith("evaluation"):
+            where = f"the {str(failure['where'])[:LONGEST]}"
+        seen = [f"it arose at {frame}"] if frame and frame not in now.error else []
+        seen += [] if file is None else [f"details are in failures/{file.name} of the run"]
         error = now.error[:LONGEST] + "…" * (len(now.error) > LONGEST)
         yield Finding(
             rule="failed",
             level="critical",
-            sentence=f"the run failed in step {now.step + 1}: {error}",
-            causes=("learning-rate-too-high", "reward-scale") if NOT_FINITE in now.error else ("reward-fails",),
-            evidence=tuple(Evidence(text=f"details are in failures/{file.name} of the run") for file in files),
+            sentence=f"the run failed in {where}: {error}",
+            causes=causes_of(kind, failure, settings),
+            evidence=tuple(Evidence(text=text) for text in seen),
             step=now.step + 1,
         )
     problems = list(damage)

@@ -112,8 +112,9 @@ def standing(run: RunDirectory, *, step: int | None = None) -> Standing:
         return Standing(status="being written", step=step)
     if run.finished:
         return Standing(status="finished", step=step)
-    failure = _failure(run.path)
-    if failure.get("step") == step + 1:  # a later step was made after a repair
+    failure = failure_of(run.path)
+    is_first = step == 0 == failure.get("step") and not run.metrics()  # the evaluation before training
+    if failure.get("step") == step + 1 or is_first:  # else a later step was made after a repair
         return Standing(status="failed", step=step, error=str(failure.get("error", "")))
     return Standing(status="stopped", step=step)
 
@@ -163,7 +164,8 @@ def newest_failure(run: Path) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
 
 
-def _failure(run: Path) -> dict[str, Any]:
+def failure_of(run: Path) -> dict[str, Any]:
+    """What that file says; nothing if there is none, or it is damaged."""
     newest = newest_failure(run)
     try:
         return {} if newest is None else logs.read_json(newest)

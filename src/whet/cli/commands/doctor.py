@@ -123,7 +123,9 @@ def _examined(run: RunDirectory, until: int | None, *, as_json: bool) -> int:
     from whet.runs.catalogue import standing
 
     try:
-        diagnosis, now = examine_run(run, until), standing(run)
+        now = standing(run)
+        asked, until = until, None if until is not None and until > now.step else until
+        diagnosis = examine_run(run, until)
     except RunFailed as error:  # a damaged file is wrong input here: nothing was run
         raise UserError(str(error)) from error
     if as_json:
@@ -131,7 +133,10 @@ def _examined(run: RunDirectory, until: int | None, *, as_json: bool) -> int:
     else:
         # Its config is the recipe after all overrides.
         source = str(run.path / "config.yaml")
-        for line in (_status(run, now.status, now.step, until), *lines(diagnosis, source=source)):
+        say(_status(run, now.status, now.step, until))
+        if asked != until:
+            say(f"--until {asked}: the run has only {now.step} step{'s' * (now.step != 1)}, and all are judged")
+        for line in lines(diagnosis, source=source):
             say(line)
     return CODES.get(diagnosis.level, 0)
 

@@ -46,6 +46,7 @@ def runs(
 
 def _about(run: RunDirectory, root: Path) -> dict[str, Any]:
     """What is listed of a run; a damaged one has its error in place of a result."""
+    from whet.doctor.findings import ended_by
     from whet.errors import RunFailed
     from whet.evaluate.measures import main_result
     from whet.runs.catalogue import standing, started
@@ -57,8 +58,12 @@ def _about(run: RunDirectory, root: Path) -> dict[str, Any]:
         result = f"{results['rows']:,} rows" if results and "rows" in results else main_result(run.metrics(), results)
     except RunFailed as error:
         return {**about, "status": "damaged", "step": None, "result": str(error), "started": when}
+    alarm = ended_by(str((results or {}).get("ended", "")))
+    finished = f"finished, {found.step:,} step{'s' * (found.step != 1)}"
+    if alarm is not None:
+        finished = f"stopped by an alarm after step {found.step:,}" + f": {alarm}" * bool(alarm)
     status = {
-        "finished": f"finished, {found.step:,} step{'s' * (found.step != 1)}",
+        "finished": finished,
         "stopped": f"stopped after step {found.step:,}" if found.step else "stopped before step 1",
         "failed": f"failed in step {found.step + 1:,}",
         "being written": f"being written, step {found.step:,}",

@@ -166,8 +166,8 @@ def _say_followed(added: Sequence[str], flags: Mapping[str, str | None]) -> None
 
 def _show(path: Path, *, as_json: bool) -> None:
     """Prints where a finished run is; exits with a code of its own if an alarm of the doctor ended it."""
+    from whet.doctor.findings import ended_by
     from whet.runs.directory import RunDirectory
-    from whet.train.session.alarms import ENDED
 
     run = RunDirectory.open(path, is_writer=False)
     if os.environ.get("RANK", "0") == "0":
@@ -177,5 +177,5 @@ def _show(path: Path, *, as_json: bool) -> None:
             say_json(outcome(run))
         else:
             say(str(path))
-    if str((run.results() or {}).get("ended", "")).startswith(ENDED):
+    if ended_by(str((run.results() or {}).get("ended", ""))) is not None:
         raise typer.Exit(ENDED_BY_ALARM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whet.doctor import thresholds as at
+from whet.doctor.by_kind import of_lost_numbers, of_zero_gradient
 from whet.doctor.findings import Evidence, Finding
 from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, recent, start
 from whet.doctor.rules.levels import largest, level_of, newest, typical
@@ -21,7 +22,7 @@ def lost_numbers(history: History) -> Finding | None:
         rule="not-finite",
         level="critical",
         sentence=f"{count} had a loss, gradient norm or KL that is not finite, first step {lost[0]}",
-        causes=("learning-rate-too-high", "reward-scale"),
+        causes=of_lost_numbers(history.settings),
         evidence=(Evidence(step=int(lost[0]), text=f"step {lost[0]} is not finite"),),
     )
 
@@ -158,15 +159,9 @@ def zero_gradient(history: History) -> Finding | None:
         rule="zero-gradient",
         level=level,
         sentence=f"the gradient was zero in {percent(share)} of {last_steps(norm)}",
-        causes=_of_zero_gradient(history),
+        causes=of_zero_gradient(history.settings, is_never_right=history.is_never_right),
         evidence=(newest(norm, "grad_norm"),),
     )
-
-
-def _of_zero_gradient(history: History) -> tuple[str, ...]:
-    if history.is_never_right:
-        return ("prompts-too-hard", "constant-reward", "temperature-too-low")
-    return ("constant-reward", "prompts-too-hard", "prompts-too-easy", "temperature-too-low")
 
 
 def gradient_spikes(history: History) -> Finding | None:

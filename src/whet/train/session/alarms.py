@@ -11,7 +11,7 @@ from torch import Tensor
 from whet.config.loops import Trained
 from whet.distributed.world import World
 from whet.doctor.causes import CAUSES
-from whet.doctor.findings import Finding
+from whet.doctor.findings import ENDED, Finding
 from whet.doctor.rules.all_rules import RULES
 from whet.doctor.rules.rule import ANSWERS, ROLLOUTS
 from whet.doctor.watch import Alarms, Watch
@@ -23,7 +23,6 @@ from whet.train.session.checkpointed import Checkpointed
 # Rules that read rollouts or answers end no run: a resumed one does not have those of before.
 OF_ROLLOUTS = {name for rule in RULES if {ROLLOUTS, ANSWERS} & set(rule.reads) for name in rule.names}
 CAUSES_TOLD = 2  # of an alarm
-ENDED = "an alarm of the doctor"  # how the reason begins that a run was ended for
 ENDING = {"critical": ("critical",), "warning": ("critical", "warning"), "never": ()}  # early_stopping.alarm → levels
 
 

@@ -26,8 +26,7 @@ from whet.runs.interrupt import Interrupt, Stopped
 from whet.runs.logs import plain_numbers
 from whet.runs.recorded_inputs import Inputs
 from whet.tasks.grading.failures import GradingFailed
-from whet.tasks.loading import TaskFailed
-from whet.train.optimizers.optimizer import NotFinite, learning_rate, set_learning_rate
+from whet.train.optimizers.optimizer import learning_rate, set_learning_rate
 from whet.train.optimizers.weight_change import WeightChange
 from whet.train.session import resume
 from whet.train.session.alarms import AlarmWatch
@@ -47,6 +46,7 @@ from whet.train.session.gpu_forecast import gpu_changes, gpu_forecast
 from whet.train.session.held_out import evaluate_held_out, what_is_evaluated
 from whet.train.session.out_of_memory import out_of_memory
 from whet.train.session.provenance import machine, processes_line
+from whet.train.session.tolerated import keep_failure
 from whet.train.setup.reward_grader import StepScorer
 
 STATE = ("best", "ended", "kept", "lost", "measured", "processes", "tokens", "watched")  # of a checkpoint
@@ -151,6 +151,7 @@ class Session:
             self._save_abandoned()
             return True
         error, where = self.world.explained(error), f"{self._where()}: " if self._began else ""
+        seen = keep_failure(error, self.run, self.world, step=self._step, where=self._where(), began=self._began)
         if is_out_of_memory(error):
             advice = out_of_memory(self.config, self.world.device, is_sampling=isinstance(error, NoRoomToSample))
             if changes := gpu_changes(self.config, self.parts, self.world):
@@ -159,13 +160,17 @@ class Session:
         if isinstance(error, RankLost):
             raise RankLost(f"{where}{error}") from error
         if isinstance(error, RunFailed):
-            raise RunFailed(f"{where}{error}{self._evidence(error)}{self._way_back(error)}") from error
+            raise RunFailed(f"{where}{error}{seen}{self._way_back(error)}") from error
         return False
+
+    @property
+    def _step(self) -> int:
+        return self.last + 1 if self._evaluating is None else self._evaluating
 
     def _where(self) -> str:
         """The part of the run that is under way."""
         if self._evaluating is None:
-            return f"step {self.last + 1}"
+            return f"step {self._step}"
         return f"evaluation after step {self._evaluating}" if self._evaluating else "evaluation before training"
 
     def _save_abandoned(self) -> None:
@@ -174,15 +179,6 @@ class Session:
             self._save(self._pending["step"])
         elif self.last > self._saved:
             self._save(self.last, numbers=self._begun_with)
-
-    def _evidence(self, error: RunFailed) -> str:
-        """Writes the example or batch that a run failed on to disk, and says where."""
-        if not isinstance(error, GradingFailed | TaskFailed | NotFinite):
-            return ""
-        name = error.kind if self.world.size == 1 else f"{error.kind}-rank{self.world.rank}"
-        step = self.last + 1 if self._evaluating is None else self._evaluating
-        evidence = {"step": step, "where": self._where(), "error": str(error), **error.culprit}
-        return f"; see {self.run.fail(name, evidence)}"
 
     def steps(self, conclude: Callable[[], None] = lambda: None) -> Iterator[int]:
         """The remaining steps; ends early on an interrupt.

@@ -1,18 +1,24 @@
-"""Failures of the reward that a recipe allows: counted over the run, written to disk, told once."""
+"""Failures on disk: those of the reward that a recipe allows, counted over the run and told once; those that end it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whet.distributed.world import World
-from whet.errors import RunFailed
+from whet.distributed.world import RankLost, World
+from whet.errors import RunFailed, UserError
 from whet.runs.directory import RunDirectory
 from whet.tasks.grading.failures import GradingFailed, Tolerance
+from whet.tasks.loading import TaskFailed
+from whet.train.optimizers.optimizer import NotFinite
 from whet.train.session.callbacks import Progress
 from whet.train.session.checkpointed import Checkpointed
+from whet.user_code import by_lines, frames_of, one_line
+
+OTHER = "error"  # begins the name of the file about an error of no kind of its own
 
 
 class RewardFailures(Checkpointed):
@@ -52,9 +58,8 @@ class RewardFailures(Checkpointed):
         self._write(self.tolerance.take(), step, f"evaluation after step {step}")
 
     def _write(self, failures: Sequence[GradingFailed], step: int, where: str) -> None:
-        name = "reward" if self._world.size == 1 else f"reward-rank{self._world.rank}"
         for failure in failures:
-            path = self._run.fail(name, {"step": step, "where": where, "error": str(failure), **failure.culprit})
+            path = _written(self._run, self._world, failure.kind, failure, failure.culprit, step=step, where=where)
             if not self._is_told:
                 self._progress.note(
                     f"warning: {where}: {failure}; this completion is left out (reward.allowed_failures is "
@@ -67,3 +72,27 @@ class RewardFailures(Checkpointed):
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002 - has none
         self.tolerance.used = numbers["used"]
+
+
+def keep_failure(
+    error: BaseException | None, run: RunDirectory, world: World, *, step: int, where: str, began: bool
+) -> str:
+    """Writes what ended a run to disk; of an example or a batch that it failed on also says, for the error, where.
+
+    Any other error is written with its traceback, so that one is told later why the run ended; not that of a run that
+    never `began`.
+    """
+    if isinstance(error, GradingFailed | TaskFailed | NotFinite):
+        return f"; see {_written(run, world, error.kind, error, error.culprit, step=step, where=where)}"
+    if began and isinstance(error, Exception) and not isinstance(error, RankLost):  # the lost rank has its own error
+        with suppress(RunFailed):  # the disk may be what failed
+            _written(run, world, OTHER, error, by_lines(frames_of(error)), step=step, where=where)
+    return ""
+
+
+def _written(
+    run: RunDirectory, world: World, kind: str, error: Exception, more: Mapping[str, Any], *, step: int, where: str
+) -> Path:
+    name = kind if world.size == 1 else f"{kind}-rank{world.rank}"
+    said = str(error) if isinstance(error, RunFailed | UserError) else one_line(error)
+    return run.fail(name, {"step": step, "where": where, "error": said, **more})

@@ -16,7 +16,7 @@ async function showFindings(section, run) {
     h("h2", { id: "health" }, "Health"),
     alarms.length + notes.length
       ? h("ul", { class: "findings card" }, [...alarms, ...notes].map((one) => finding(one, run)))
-      : h("p", { class: "lead" }, "No alarm: nothing that the doctor knows is wrong."),
+      : h("p", { class: "lead" }, found.is_empty ? "Nothing to judge yet: no step is logged." : "No alarm: nothing that the doctor knows is wrong."),
     alarms.length && found.causes.length ? causes(found.causes) : null,
     h("details", { class: "fine", open: wasOpen },
       h("summary", {}, `${plural(fine.length, "check")} without a finding, ${count(found.unjudged.length)} not judged`),

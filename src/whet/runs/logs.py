@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from whet.errors import RunFailed
 TEMPORARY = ".tmp-"  # prefix of unfinished files
 LARGEST_STEP = 2**53  # the largest whole number that is exact in a browser
 CHECKSUM = "checksum"  # a file's own key
+STRICT = json.JSONEncoder(allow_nan=False)
 UNREADABLE = (OSError, EOFError, zlib.error)  # errors of a truncated or damaged gzip file
 
 
@@ -179,8 +181,13 @@ def json_line(row: Mapping[str, Any]) -> bytes:
     if not ready:
         return json_bytes(row) + b"\n"
     line = json_bytes({name: value for name, value in row.items() if name not in ready})
-    more = (b"%s: %s" % (json_bytes(name), value) for name, value in ready.items())
-    return b", ".join([*([line[:-1]] if len(line) > 2 else [b"{"]), *more]) + b"}\n"
+    more = [b"%s: %s" % (_json_name(name), value) for name, value in ready.items()]
+    return b", ".join([line[:-1], *more] if len(line) > 2 else [b"{" + more[0], *more[1:]]) + b"}\n"
+
+
+@cache
+def _json_name(name: str) -> bytes:
+    return json_bytes(name)
 
 
 def json_bytes(
@@ -191,11 +198,13 @@ def json_bytes(
     indent: int | None = None,
 ) -> bytes:
     """Strict JSON in ASCII, floats in full precision; `not_finite` and `other` convert what JSON lacks."""
+    # One encoder for all the lines of logs and rollouts: to make one costs as much as a short line.
+    is_plain = other is None and indent is None
+    encoder = STRICT if is_plain else json.JSONEncoder(allow_nan=False, default=other, indent=indent)
     try:
-        return json.dumps(value, allow_nan=False, default=other, indent=indent).encode()
+        return encoder.encode(value).encode()
     except ValueError:
-        value = _replaced(value, not_finite)
-        return json.dumps(value, allow_nan=False, default=other, indent=indent).encode()
+        return encoder.encode(_replaced(value, not_finite)).encode()
 
 
 def plain_numbers(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -223,8 +223,10 @@ def _listed(step: int, found: Any) -> Summary:
 def _largest(row: Row) -> float | None:
     """The largest magnitude of an advantage: as the row states it, of all tokens where they differ, else of any."""
     found: Any = row.get("advantages")
-    given = found if isinstance(found, list) else [row.get("max_advantage", row.get("advantage", 0.0))]
-    return max((abs(one) for one in given if _is_number(one)), default=None)
+    if isinstance(found, list):
+        return max((abs(one) for one in found if _is_number(one)), default=None)
+    stated = row.get("max_advantage", row.get("advantage", 0.0))
+    return abs(stated) if _is_number(stated) else None
 
 
 def _is_number(value: Any) -> bool:

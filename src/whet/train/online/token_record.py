@@ -105,8 +105,10 @@ class TokenRecord:
             places = sorted(groups.numbers)
             lengths = self._mask.sum(dim=1).view(len(places), groups.rollout.group).sum(dim=1).tolist()
             order = _order(groups.world, list(zip(places, lengths, strict=True)))
+            trained = self._mask.flatten().nonzero()[:, 0]
             for name, numbers in self._columns.items():
-                columns[name] = groups.world.concat(numbers[self._mask]).cpu().numpy()[order]
+                chosen = numbers.flatten(0, 1).index_select(0, trained)
+                columns[name] = groups.world.concat(chosen).cpu().numpy()[order]
         return TokenNumbers(columns=columns, tokenizer=self._tokenizer)
 
 
@@ -128,7 +130,8 @@ class TokenNumbers:
     def _written(self, rows: Sequence[Row], columns: Mapping[str, NDArray[Any]]) -> Iterator[Row]:
         ends = list(accumulate(map(_length, rows)))
         found: dict[str, Sequence[Any]] = {"logprobs": _of_lists([row["logprobs"] for row in rows], OF_LOGPROBS)}
-        found["advantages"] = _of_lists([row.get("advantages", ()) for row in rows], OF_ADVANTAGES)
+        if any("advantages" in row for row in rows):
+            found["advantages"] = _of_lists([row.get("advantages", ()) for row in rows], OF_ADVANTAGES)
         for name, numbers in columns.items():
             if name in DECIMALS:
                 found[name] = number_text(numbers, ends, DECIMALS[name])
@@ -139,7 +142,7 @@ class TokenNumbers:
         for row, *of_row in zip(rows, *found.values(), strict=True):
             written = dict(zip(found, of_row, strict=True))
             if "advantages" not in row:
-                del written["advantages"]
+                written.pop("advantages", None)
             yield {**row, **(written if row["trained"] else {"logprobs": written["logprobs"]})}
 
     def _likeliest(self, ids: NDArray[Any], logprobs: NDArray[Any], ends: Sequence[int]) -> dict[str, Sequence[Any]]:

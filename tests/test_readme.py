@@ -52,8 +52,9 @@ def test_every_command_runs(tmp_path):
     driven = [sys.executable, "-c", DRIVER, *commands(), own_reward]
     done = subprocess.run(driven, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert len(commands()) == 15
+    assert len(commands()) == 17
     assert "pass@4" in done.stdout
+    assert (tmp_path / "page" / "index.html").is_file()
     (run,) = (tmp_path / "runs").glob("*-grpo-sorting")
     assert (run / "report.html").stat().st_size > 10_000
     assert (run / "training_curves.png").stat().st_size > 10_000

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from whet.errors import RunFailed
 from whet.runs.logs import (
     Appender,
+    Rendered,
     atomic_file,
     cut_log,
+    json_bytes,
     json_line,
     plain_numbers,
     read_log,
@@ -151,3 +153,19 @@ def test_a_pipe_in_place_of_a_log_is_refused_and_not_waited_for(tmp_path: Path) 
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(RunFailed, match=r"metrics.jsonl is a pipe or device, not a file: remove it"):
         read_log(tmp_path / "metrics.jsonl")
+
+
+def test_values_that_are_rendered_stand_last_in_a_line() -> None:
+    numbers = Rendered(b"[1.50, null]")
+    for row in ({"a": numbers}, {"a": numbers, "b": numbers}, {"x": "é", "a": numbers, "y": [True, None]}):
+        line = json_line(row)
+        assert line.endswith(b"\n")
+        plain = {name: [1.5, None] if value is numbers else value for name, value in row.items()}
+        assert json.loads(line) == plain
+        assert list(json.loads(line)) == sorted(plain, key=lambda name: row[name] is numbers)
+    assert json_line({"x": 1, "a": numbers}) == b'{"x": 1, "a": [1.50, null]}\n'
+
+
+@pytest.mark.parametrize("value", [{"é": "\u2028\ud800", "n": [1, -0.0, 1e300, 5e-324, True, None]}, (), "", 10**30])
+def test_lines_are_those_of_json(value: object) -> None:
+    assert json_bytes(value) == json.dumps(value).encode()

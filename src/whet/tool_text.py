@@ -1,4 +1,4 @@
-"""Tools as text, for models whose chat template knows none: definitions, calls and results, as Hermes models have them."""
+"""Tools as text, as Hermes models have them, for models whose chat template knows none."""
 
 import json
 from collections.abc import Sequence

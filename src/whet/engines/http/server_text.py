@@ -39,7 +39,7 @@ class ServerText:
         if isinstance(prompt, str):
             return self.encode(prompt)
         if any(message.has_tools for message in prompt):
-            raise UserError("a server gets no tools from here: use a model on this machine for conversations with tools")
+            raise UserError("a server gets no tools from here: use a model on this machine where prompts have tools")
         return [
             token
             for message in prompt

@@ -47,7 +47,7 @@ def as_rendered(message: Message) -> dict[str, Any]:
 
 def flattened(messages: Sequence[Message]) -> list[Message]:
     """The same with roles and texts alone: definitions stand in the system message, results in one of the user's."""
-    definitions = tools_of(messages)
+    definitions = [_spelled(one) for one in tools_of(messages)]
     found: list[Message] = []
     results: list[str] = []
     for message in messages:
@@ -57,7 +57,7 @@ def flattened(messages: Sequence[Message]) -> list[Message]:
         if results:
             found.append(Message(role="user", content="\n".join(results)))
             results = []
-        calls = [call_text(call.name, call.arguments) for call in message.tool_calls]
+        calls = [call_text(call.name, _spelled(call.arguments)) for call in message.tool_calls]
         text = "\n".join(filter(None, [message.content, *calls]))
         found.append(Message(role=message.role, content=text))
     if results:
@@ -129,6 +129,11 @@ def require_objects(messages: Sequence[Message]) -> None:
                 is_object = False
             if not is_object:
                 raise UserError(f"{what} must be a JSON object as text, not {text!r:.80}")
+
+
+def _spelled(text: str) -> str:
+    """JSON as it is always spelled here."""
+    return json.dumps(json.loads(text), ensure_ascii=False)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -44,7 +44,7 @@ class Place:
     opened: frozenset[str]  # colours of doors that were unlocked
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class World:
     """What does not change in a game; rooms are numbers, and the game begins in room 0."""
 
@@ -121,6 +121,7 @@ def made_world(level: int, number: int) -> World:
     return World(names=tuple(names), ways=tuple(ways), locks=locks, lying=lying, treasure=treasure)
 
 
+@lru_cache(maxsize=2**16)
 def commands_to_treasure(world: World, place: Place) -> tuple[str, ...]:
     """A shortest way from a place until the treasure is taken; none if it is."""
     if world.treasure in place.held:

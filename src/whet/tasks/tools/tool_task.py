@@ -7,15 +7,14 @@ from functools import cached_property
 from typing import Any
 
 from whet.errors import UserError, nearest
-from whet.records import Example, Message, Score
+from whet.records import Example, Score
 from whet.tasks.loading import is_packaged, load_task
 from whet.tasks.protocol import Task, has_environment
 from whet.tasks.sandbox.sandbox import LEVELS
 from whet.tasks.tools.calculator import calculator
 from whet.tasks.tools.python_tool import PythonTool
 from whet.tasks.tools.search import read_collection
-from whet.tasks.tools.tool import tool_of
-from whet.tasks.tools.tool_environment import ToolEnvironment, told
+from whet.tasks.tools.tool_environment import ToolEnvironment, offering
 
 TOOLS = ("calculator", "python", "search")
 
@@ -80,13 +79,7 @@ class WithTools(ABC):
         return [make[name]() for name in self.tools]
 
     def _with_tools(self, example: Example) -> Example:
-        about = told([tool_of(function) for function in self._functions])
-        prompt = example.prompt
-        turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-        if turns[0].role == "system":
-            first, *rest = turns
-            return replace(example, prompt=(replace(first, content=f"{first.content}\n\n{about}"), *rest))
-        return replace(example, prompt=(Message(role="system", content=about), *turns))
+        return replace(example, prompt=offering(example.prompt, self._functions))
 
 
 @dataclass(frozen=True, kw_only=True)

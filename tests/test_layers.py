@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "files": {"records", "errors", "imports"},
     "manifests": set(),
     "tasks": {"records", "errors", "imports", "files", "user_code", "limited_process", "tool_text"},
-    "data": {"tasks", "records", "errors", "files"},
+    "data": {"tasks", "records", "errors", "files", "tool_text"},
     "distributed": {"errors", "imports"},
     "models": {"records", "errors", "files", "manifests", "limited_process", "imports", "late_torch", "tool_text"},
     "batching": {"algorithms", "distributed", "models", "records", "errors", "streams"},

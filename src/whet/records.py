@@ -278,6 +278,11 @@ class Dialogue(Prompted):
 
     completion: str
     untrained: tuple[int, ...] = ()  # answers in the prompt that are not imitated (`weight: 0` in the data)
+    message: Message | None = None  # the answer itself where it calls tools; `completion` is then its text
+
+    @property
+    def answer(self) -> str | Message:
+        return self.message or self.completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,6 +297,12 @@ class Pair(Prompted):
     chosen: str
     rejected: str
     margin: float | None = None  # strength of the preference, if the data states one; never negative
+    chosen_message: Message | None = None  # the answer itself where it calls tools
+    rejected_message: Message | None = None
+
+    @property
+    def answers(self) -> tuple[str | Message, str | Message]:
+        return self.chosen_message or self.chosen, self.rejected_message or self.rejected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,6 +311,11 @@ class Labelled(Prompted):
 
     completion: str
     label: bool
+    message: Message | None = None  # the answer itself where it calls tools
+
+    @property
+    def answer(self) -> str | Message:
+        return self.message or self.completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ def trained(row):
 
 
 def test_a_completion_ends():
-    assert ended(PLAIN, "ab") == [*PLAIN.encode("ab"), PLAIN.eos]
-    assert ended(PLAIN, "") == [PLAIN.eos]
+    assert ended(PLAIN, "x", "ab") == [*PLAIN.encode("ab"), PLAIN.eos]
+    assert ended(PLAIN, "x", "") == [PLAIN.eos]
 
 
 def test_completions_of_a_prompt_share_their_beginning():

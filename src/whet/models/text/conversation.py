@@ -75,9 +75,7 @@ class ChatTemplate:
             for what, text in (("role", message.role), *(("key", key) for key in keys_of(message))):
                 found = self._pattern.search(text)
                 if found:
-                    raise UserError(
-                        f"{what} {text!r} holds the control string {found[0]}; use a plain name"
-                    )
+                    raise UserError(f"{what} {text!r} holds the control string {found[0]}; use a plain name")
 
     @cached_property
     def takes_tools(self) -> bool:

@@ -70,6 +70,12 @@ def test_messages_with_tools(call: dict[str, Any], answered: dict[str, Any], too
     assert (found.completion, found.message) == ("It is 51.", None)
 
 
+def test_messages_as_they_are_written_are_read_again() -> None:
+    written = json.loads(json.dumps([message.plain() for message in TALK]))
+    found = one("messages", {"messages": written})
+    assert (*found.prompt, Message(role="assistant", content=found.completion)) == TALK
+
+
 def test_a_conversation_of_llama_factory() -> None:
     row = {
         "conversations": [

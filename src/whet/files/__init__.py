@@ -184,7 +184,8 @@ def _message(value: Any, column: str, where: str) -> Message:
         if key in given and role != only:
             raise UserError(f"{where}: a message of '{column}' has '{key}', and its role is {role!r}, not '{only}'")
     name, call = (_optional_name(given, key, column, where) for key in ("name", "tool_call_id"))
-    return Message(role=role, content=content, tool_calls=calls, name=name, call_id=call)
+    tools = tool_definitions(given.get("tools", []), f"{where}: a message of '{column}'")  # as `Message.plain` has them
+    return Message(role=role, content=content, tool_calls=calls, name=name, call_id=call, tools=tools)
 
 
 def _optional_name(given: dict[str, Any], key: str, column: str, where: str) -> str:

@@ -6,7 +6,7 @@ reward = correct: 1 if the final answer of the turn that calls no tool equals th
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from whet.records import Example, Message, Score
 from whet.tasks.loading import load_task
@@ -52,7 +52,7 @@ class WordProblems(WithTools):
     held_out_share: float = HELD_OUT_SHARE  # of the rows of a file
     limit: int | None = None  # read only the first rows
 
-    name: ClassVar[str] = "word_problems"
+    name = "word_problems"
 
     @cached_property
     def _inner(self) -> Task:

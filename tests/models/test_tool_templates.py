@@ -15,6 +15,7 @@ from tests.models.tool_chats import (
     result,
     tool_chat,
 )
+from whet.engines.http.server_text import ServerText
 from whet.errors import UserError
 from whet.models.text.chat_settings import NAMED_TEMPLATES
 from whet.models.text.tokenizers import HuggingFaceTokenizer, newest_turns
@@ -172,3 +173,9 @@ def test_messages_as_json_and_back() -> None:
     for message in (*asking("x"), calling("so", "1", "2"), result("3"), Message(role="tool", content="", call_id="7")):
         assert Message.of(json.loads(json.dumps(message.plain()))) == message
     assert calling("so", "1").shown() == 'assistant: so\ncall: calculator {"expression": "1"}'
+
+
+def test_a_server_gets_no_tools() -> None:
+    assert ServerText().prompt([Message(role="user", content="x")])
+    with pytest.raises(UserError, match="a server gets no tools from here"):
+        ServerText().prompt(asking("x"))

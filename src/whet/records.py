@@ -6,6 +6,7 @@ its sequence; index 0 is never trained because nothing predicts it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +25,66 @@ PART = "mixture_part"  # column of examples of a mixture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """A call of a tool in a message of the assistant."""
+
+    name: str
+    arguments: str  # a JSON object
+    id: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON, in OpenAI's layout."""
+        called = {"type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {"id": self.id, **called} if self.id else called
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
     """One turn of a conversation."""
 
-    role: str  # "system", "user", "assistant"
+    role: str  # "system", "user", "assistant", or "tool": the result of a call
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of the assistant, after the content
+    name: str = ""  # of the tool that gave this result
+    call_id: str = ""  # of the call that it answers
+    tools: tuple[str, ...] = ()  # of the first message: definitions of what can be called, each a JSON object
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether it is more than a role and a text."""
+        return self.role == "tool" or bool(self.tool_calls or self.tools)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON: role and content, and what else there is of it."""
+        more = {
+            "tool_calls": [call.plain() for call in self.tool_calls],
+            "name": self.name,
+            "tool_call_id": self.call_id,
+            "tools": [json.loads(one) for one in self.tools],
+        }
+        return {"role": self.role, "content": self.content, **{key: value for key, value in more.items() if value}}
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Message:
+        """The message that `plain` wrote."""
+        calls = [
+            ToolCall(name=one["function"]["name"], arguments=one["function"]["arguments"], id=one.get("id", ""))
+            for one in data.get("tool_calls", ())
+        ]
+        return Message(
+            role=data["role"],
+            content=data["content"],
+            tool_calls=tuple(calls),
+            name=data.get("name", ""),
+            call_id=data.get("tool_call_id", ""),
+            tools=tuple(json.dumps(one, ensure_ascii=False) for one in data.get("tools", ())),
+        )
+
+    def shown(self) -> str:
+        """For display: "role: content", a line for each call, and before it one for each tool that can be called."""
+        tools = [f"tool: {one}\n" for one in self.tools]
+        calls = [f"\ncall: {call.name} {call.arguments}" for call in self.tool_calls]
+        return f"{''.join(tools)}{self.role}{f' {self.name}' * bool(self.name)}: {self.content}{''.join(calls)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +100,14 @@ class Prompted:
         """The prompt for display: a conversation has one "role: content" line per message."""
         if isinstance(self.prompt, str):
             return self.prompt
-        return "\n".join(f"{message.role}: {message.content}" for message in self.prompt)
+        return "\n".join(message.shown() for message in self.prompt)
 
     @property
-    def plain_prompt(self) -> str | list[dict[str, str]]:
+    def plain_prompt(self) -> str | list[dict[str, Any]]:
         """The prompt as JSON: text, or messages as objects."""
         if isinstance(self.prompt, str):
             return self.prompt
-        return [{"role": message.role, "content": message.content} for message in self.prompt]
+        return [message.plain() for message in self.prompt]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,6 +278,11 @@ class Dialogue(Prompted):
 
     completion: str
     untrained: tuple[int, ...] = ()  # answers in the prompt that are not imitated (`weight: 0` in the data)
+    message: Message | None = None  # the answer itself where it calls tools; `completion` is then its text
+
+    @property
+    def answer(self) -> str | Message:
+        return self.message or self.completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +297,12 @@ class Pair(Prompted):
     chosen: str
     rejected: str
     margin: float | None = None  # strength of the preference, if the data states one; never negative
+    chosen_message: Message | None = None  # the answer itself where it calls tools
+    rejected_message: Message | None = None
+
+    @property
+    def answers(self) -> tuple[str | Message, str | Message]:
+        return self.chosen_message or self.chosen, self.rejected_message or self.rejected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,6 +311,11 @@ class Labelled(Prompted):
 
     completion: str
     label: bool
+    message: Message | None = None  # the answer itself where it calls tools
+
+    @property
+    def answer(self) -> str | Message:
+        return self.message or self.completion
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

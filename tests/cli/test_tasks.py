@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.tiny import Whet
 from tests.tasks.bench import known_bad
 from whet.tasks.environments.guessing import Guessing
+from whet.tasks.loading import load_task
 from whet.tasks.procedural import Arithmetic
 from whet.tasks.puzzles.hanoi import Hanoi
+from whet.tasks.stepping.check_environment import play_moves
 
 REWARDS = Path(known_bad.__file__)
 
@@ -72,6 +75,31 @@ def test_a_person_plays_in_turns(whet: Whet) -> None:
     assert sum(turn["reward"] for turn in found["turns"]) == pytest.approx(0.5)
     unfinished = json.loads(whet(*asked, stdin="x\n").out)
     assert unfinished["answered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "seen"),
+    [
+        ("adventure", ["chat=true"], "You are in the "),
+        ("connections_game", ["chat=true"], "All groups are found."),
+        ("hanoi_moves", ["chat=true"], "Moves left: 4."),
+    ],
+)
+def test_a_person_wins_a_game(whet: Whet, name: str, options: list[str], seen: str) -> None:
+    task: Any = load_task(name, {"chat": True})
+    moves = play_moves(task, task.draw(1, seed=(0, 1))[0]).texts
+    result = whet("tasks", "play", name, *options, "--count", 1, stdin="\n".join([*moves, ""]))
+    assert result.code == 0
+    assert seen in result.out
+    assert "correct: reward 1 " in result.out
+
+
+def test_a_person_calls_a_tool(whet: Whet) -> None:
+    call = '{"name": "calculator", "arguments": {"expression": "6*7"}}'
+    result = whet("tasks", "play", "word_problems", "--count", 1, stdin=f"{call}\nnothing\n")
+    assert 'tool: {"type": "function", "function": {"name": "calculator"' in result.out
+    assert '{"name": "calculator", "content": "42"}' in result.out
+    assert "wrong: reward 0 (correct 0, environment 0)" in result.out
 
 
 def test_a_game_ends_without_answers_and_by_an_interrupt(whet: Whet, monkeypatch: pytest.MonkeyPatch) -> None:

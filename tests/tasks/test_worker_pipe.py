@@ -18,8 +18,8 @@ from whet.records import Example, Score
 from whet.tasks.grading import process
 from whet.tasks.grading.graders import WorkerGrader
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled
+from whet.tasks.grading.serving import Outbox
 from whet.tasks.grading.wire import At, Failure, read_ready, unpack_reply
-from whet.tasks.grading.worker import Outbox
 
 REWARDS = r"""
 import fcntl, multiprocessing, os, stat, subprocess, sys, threading, time

@@ -20,8 +20,8 @@ def trained(row):
 
 
 def test_a_completion_ends():
-    assert ended(PLAIN, "ab") == [*PLAIN.encode("ab"), PLAIN.eos]
-    assert ended(PLAIN, "") == [PLAIN.eos]
+    assert ended(PLAIN, "x", "ab") == [*PLAIN.encode("ab"), PLAIN.eos]
+    assert ended(PLAIN, "x", "") == [PLAIN.eos]
 
 
 def test_completions_of_a_prompt_share_their_beginning():
@@ -61,7 +61,7 @@ def test_what_fits_is_whole_within_the_limit_and_never_trains_token_zero(prompt,
         assert not row.mask[0]
         first = row.mask.index(True)
         assert all(row.mask[first:])
-        assert list(row.tokens[first:]) == ended(PLAIN, text)
+        assert list(row.tokens[first:]) == ended(PLAIN, prompt, text)
     assert max(len(row.tokens) for row in rows) == min(limit, len(prompt) + max(map(len, texts)) + 1)
 
 

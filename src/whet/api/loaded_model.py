@@ -172,7 +172,7 @@ class Model:
     def example(self, prompt: Prompt, *, raw: bool = False) -> Example:
         """A typed prompt; for a chat model as a user message, unless `raw`."""
         if not isinstance(prompt, str):
-            turns = tuple(Message(role=turn["role"], content=turn["content"]) for turn in prompt)
+            turns = tuple(map(Message.of, prompt))
             return Example(id=PROMPT_ID, prompt=turns, answer="")
         is_said = not raw and is_chat(self.tokenizer)
         return Example(id=PROMPT_ID, prompt=(Message(role="user", content=prompt),) if is_said else prompt, answer="")

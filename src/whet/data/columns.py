@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from whet import files
@@ -12,7 +13,10 @@ T = TypeVar("T")
 Columns = Mapping[str, Any]
 Prompt = str | tuple[Message, ...]
 
-SHARED_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+SHARED_ROLES = {
+    **{"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"},
+    **{"function_call": "assistant", "observation": "tool", "tool": "tool"},
+}
 TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
@@ -92,6 +96,17 @@ def messages(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return files.messages(_value(row, name, where), name, where)
 
 
+def offered(turns: tuple[Message, ...], row: Columns, where: str) -> tuple[Message, ...]:
+    """A conversation with the definitions in the row's column `tools`, if it has any."""
+    tools = () if row.get("tools") is None else files.tool_definitions(row["tools"], where)
+    return (replace(turns[0], tools=tools), *turns[1:]) if tools and turns else turns
+
+
+def offered_prompt(asked: Prompt, row: Columns, where: str) -> Prompt:
+    """The same of a prompt; one that is plain text has none."""
+    return asked if isinstance(asked, str) else offered(asked, row, where)
+
+
 def untrained(row: Columns, name: str) -> set[int]:
     """The places of the messages with weight 0, in a column that has been read as messages."""
     return {place for place, message in enumerate(row[name]) if message.get("weight") == 0}
@@ -105,7 +120,7 @@ def shared_messages(values: Sequence[Any], name: str, where: str) -> tuple[Messa
 def prompt(row: Columns, where: str) -> Prompt:
     """The column `prompt`: text or messages. Empty text passes: the filters count and drop it."""
     value = _value(row, "prompt", where)
-    return value if value == "" else files.prompt(value, where)
+    return value if value == "" else offered_prompt(files.prompt(value, where), row, where)
 
 
 def answered(turns: tuple[Message, ...], name: str, where: str) -> tuple[Message, ...]:
@@ -121,7 +136,7 @@ def spaced(text: str) -> str:
 
 
 def _shared(value: Any, name: str, where: str) -> Message:
-    if isinstance(value, dict) and {"role", "content"} <= set(value):
+    if isinstance(value, dict) and "role" in value and not {"from", "value"} <= set(value):
         return files.messages([value], name, where)[0]
     if not isinstance(value, dict) or not {"from", "value"} <= set(value):
         raise UserError(f"{where}: a message of '{name}' must be an object with 'from' and 'value'")
@@ -130,6 +145,9 @@ def _shared(value: Any, name: str, where: str) -> Message:
         raise UserError(f"{where}: a message from {role!r} in '{name}' must be from one of {', '.join(SHARED_ROLES)}")
     if not isinstance(content, str):
         raise UserError(f"{where}: the value of a message in '{name}' must be a string, not {files.json_type(content)}")
+    if role == "function_call":
+        called = files.json_object(content.encode(), f"{where}: a function_call of '{name}'")
+        return Message(role="assistant", content="", tool_calls=files.read_tool_calls([called], f"{where}: '{name}'"))
     return Message(role=SHARED_ROLES[role], content=content)
 
 

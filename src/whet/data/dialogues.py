@@ -8,6 +8,7 @@ from whet.data.columns import Columns, Prompt
 from whet.errors import UserError
 from whet.records import Dialogue, Message, Text
 from whet.tasks.stored import RESERVED
+from whet.tool_text import call_text
 
 FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2021)
 
@@ -15,6 +16,7 @@ FINAL_ANSWER = "####"  # precedes the number in a GSM8K solution (Cobbe et al. 2
 def messages(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     """`messages`: a conversation that ends with an assistant message."""
     turns = columns.answered(columns.messages(row, "messages", where), "messages", where)
+    turns = columns.offered(turns, row, where)
     return (_dialogue(row_id, turns, columns.untrained(row, "messages"), where),)
 
 
@@ -23,7 +25,8 @@ def prompt_completion(row: Columns, row_id: str, where: str) -> tuple[Dialogue, 
     prompt = columns.prompt(row, where)
     if not isinstance(row.get("completion"), list):
         return (Dialogue(id=row_id, prompt=prompt, completion=columns.answer(row, "completion", where)),)
-    before, after = conversation(prompt), completion(row, "completion", where)
+    before = columns.offered(conversation(prompt), row, where)
+    after = completion(row, "completion", where)
     untrained = {len(before) + place for place in columns.untrained(row, "completion")}
     return (_dialogue(row_id, (*before, *after), untrained, where),)
 
@@ -39,7 +42,8 @@ def sharegpt(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
     turns = columns.answered(columns.shared_messages(values, "conversations", where), "conversations", where)
     system = _system(columns.optional_text(row, "system", where))
     untrained = {len(system) + place for place in columns.untrained(row, "conversations")}
-    return (_dialogue(row_id, (*system, *turns), untrained, where),)
+    turns = columns.offered((*system, *turns), row, where)
+    return (_dialogue(row_id, turns, untrained, where),)
 
 
 def gsm8k(row: Columns, row_id: str, where: str) -> tuple[Dialogue, ...]:
@@ -97,6 +101,12 @@ def completion(row: Columns, name: str, where: str) -> tuple[Message, ...]:
     return columns.answered(columns.messages(row, name, where), name, where)
 
 
+def answer_text(message: Message) -> str:
+    """An answer as text; calls of tools as Hermes models write them."""
+    calls = [call_text(call.name, call.arguments) for call in message.tool_calls]
+    return "\n".join(filter(None, [message.content, *calls]))
+
+
 def _dialogue(row_id: str, turns: tuple[Message, ...], untrained: Container[int], where: str) -> Dialogue:
     """The last answer that is trained and the messages before it; what follows it changes nothing that is learned."""
     answers = [place for place, turn in enumerate(turns) if turn.role == "assistant"]
@@ -107,7 +117,8 @@ def _dialogue(row_id: str, turns: tuple[Message, ...], untrained: Container[int]
     return Dialogue(
         id=row_id,
         prompt=turns[:last],
-        completion=turns[last].content,
+        completion=answer_text(turns[last]),
+        message=turns[last] if turns[last].tool_calls else None,
         untrained=tuple(place for place in answers if place in untrained and place < last),
     )
 

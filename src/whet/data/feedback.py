@@ -6,11 +6,12 @@ answers to different prompts.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from whet.data import columns
 from whet.data.columns import Columns, Prompt, spaced
-from whet.data.dialogues import completion, conversation, instructed
+from whet.data.dialogues import answer_text, completion, conversation, instructed
 from whet.errors import UserError
 from whet.records import Candidates, Labelled, Message, Outcomes, Pair
 
@@ -38,13 +39,14 @@ def pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     else:
         prompt_turns = _common(chosen, rejected, where)
         _require_same(prompt, prompt_turns, where)
-    return (_pair(row_id, prompt_turns, chosen, rejected, margin),)
+    return (_pair(row_id, columns.offered(prompt_turns, row, where), chosen, rejected, margin),)
 
 
 def implicit_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
     """`chosen` and `rejected`, two conversations that differ only in the last answer."""
     chosen, rejected = (completion(row, side, where) for side in ("chosen", "rejected"))
-    return (_pair(row_id, _common(chosen, rejected, where), chosen, rejected, _margin(row, where)),)
+    prompt = columns.offered(_common(chosen, rejected, where), row, where)
+    return (_pair(row_id, prompt, chosen, rejected, _margin(row, where)),)
 
 
 def implicit_text_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
@@ -74,7 +76,7 @@ def sharegpt_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
         raise UserError(f"{where}: 'conversations' must end with a message for the assistant to answer")
     sides = [columns.shared_messages([row.get(side)], side, where) for side in ("chosen", "rejected")]
     chosen, rejected = (columns.answered(side, "chosen and rejected", where) for side in sides)
-    return (_pair(row_id, prompt, chosen, rejected, _margin(row, where)),)
+    return (_pair(row_id, columns.offered(prompt, row, where), chosen, rejected, _margin(row, where)),)
 
 
 def alpaca_pairs(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
@@ -112,9 +114,19 @@ def hhh_judged(row: Columns, row_id: str, where: str) -> tuple[Pair, ...]:
 def unpaired(rows: Sequence[Pair]) -> list[Labelled]:
     """Every pair as two labelled completions: chosen True, rejected False."""
     return [
-        Labelled(id=f"{row.id}-{side}", prompt=row.prompt, completion=text, label=side == "chosen", twin=row.twin)
+        Labelled(
+            id=f"{row.id}-{side}",
+            prompt=row.prompt,
+            completion=text,
+            message=message,
+            label=side == "chosen",
+            twin=row.twin,
+        )
         for row in rows
-        for side, text in (("chosen", row.chosen), ("rejected", row.rejected))
+        for side, text, message in (
+            ("chosen", row.chosen, row.chosen_message),
+            ("rejected", row.rejected, row.rejected_message),
+        )
     ]
 
 
@@ -170,7 +182,7 @@ def _require_same(prompt: Prompt, prompt_turns: tuple[Message, ...], where: str)
     if isinstance(prompt, str):
         is_same = spaced(prompt) in (spaced(turns[-1].content), spaced(turns[0].content))
     else:
-        is_same = turns == [turn for turn in prompt if turn.role != "system"]
+        is_same = turns == [replace(turn, tools=()) for turn in prompt if turn.role != "system"]
     if not is_same:
         raise UserError(f"{where}: 'chosen' and 'rejected' start with a prompt other than 'prompt'")
 
@@ -178,7 +190,20 @@ def _require_same(prompt: Prompt, prompt_turns: tuple[Message, ...], where: str)
 def _pair(
     row_id: str, prompt: Prompt, chosen: Sequence[Message], rejected: Sequence[Message], margin: float | None
 ) -> Pair:
-    return Pair(id=row_id, prompt=prompt, chosen=chosen[-1].content, rejected=rejected[-1].content, margin=margin)
+    return Pair(
+        id=row_id,
+        prompt=prompt,
+        chosen=answer_text(chosen[-1]),
+        rejected=answer_text(rejected[-1]),
+        chosen_message=_calling(chosen[-1]),
+        rejected_message=_calling(rejected[-1]),
+        margin=margin,
+    )
+
+
+def _calling(answer: Message) -> Message | None:
+    """An answer that calls tools, which is more than its text."""
+    return answer if answer.tool_calls else None
 
 
 def _margin(row: Columns, where: str) -> float | None:
@@ -209,7 +234,8 @@ def labelled(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:
     turns = completion(row, "completion", where)
     if len(turns) != 1:
         raise UserError(f"{where}: 'completion' must be one assistant message, not {len(turns)}")
-    return (Labelled(id=row_id, prompt=conversation(prompt), completion=turns[0].content, label=label),)
+    asked = columns.offered(conversation(prompt), row, where)
+    return (_labelled(row_id, asked, turns[0], label=label),)
 
 
 def labelled_messages(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:
@@ -218,7 +244,12 @@ def labelled_messages(row: Columns, row_id: str, where: str) -> tuple[Labelled, 
     if not prompt or prompt[-1].role == "assistant":
         raise UserError(f"{where}: the last of 'messages' must answer a message that is not the assistant's")
     label = columns.flag(row, "label", where)
-    return (Labelled(id=row_id, prompt=tuple(prompt), completion=answer.content, label=label),)
+    return (_labelled(row_id, columns.offered(tuple(prompt), row, where), answer, label=label),)
+
+
+def _labelled(row_id: str, prompt: Prompt, answer: Message, *, label: bool) -> Labelled:
+    text, message = answer_text(answer), _calling(answer)
+    return Labelled(id=row_id, prompt=prompt, completion=text, message=message, label=label)
 
 
 def labelled_alpaca(row: Columns, row_id: str, where: str) -> tuple[Labelled, ...]:

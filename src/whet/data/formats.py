@@ -176,7 +176,8 @@ def prompt_key(row: Prompted) -> str:
     """The prompt as an unambiguous string; plain text and a conversation with the same words differ."""
     if isinstance(row.prompt, str):
         return row.prompt
-    return json.dumps([(turn.role, turn.content) for turn in row.prompt], ensure_ascii=False)
+    turns = [turn.plain() if turn.has_tools else (turn.role, turn.content) for turn in row.prompt]
+    return json.dumps(turns, ensure_ascii=False)
 
 
 def content(row: Record) -> str:

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 from whet.errors import UserError
-from whet.records import Message
+from whet.records import Message, ToolCall
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 # Keys of a message that would change its text if the chat template got them. Others (`id`, `timestamp`) are ignored.
-NO_TOOLS = "and tool calls are not trained: leave out rows with tools, or write the calls into 'content'"
 REFUSED_KEYS = {
-    **dict.fromkeys(("tool_calls", "tool_call_id", "function_call"), NO_TOOLS),
-    "name": "and chat templates here get no names: remove it, or write it into 'content'",
+    "function_call": "the old layout of a call: write it as one of 'tool_calls'",
     **dict.fromkeys(("reasoning_content", "thinking"), "which would be lost: write it into 'content'"),
 }
 LARGEST_OBJECT = 2**26  # bytes of a JSON file; the largest published ones have half as many
@@ -170,16 +168,81 @@ def _message(value: Any, column: str, where: str) -> Message:
     for key, why in REFUSED_KEYS.items():
         if key in given:
             raise UserError(f"{where}: a message of '{column}' has '{key}', {why}")
-    if not {"role", "content"} <= set(given):
+    calls = read_tool_calls(given.get("tool_calls", []), f"{where}: a message of '{column}'")
+    content = given.get("content", "" if calls else None)
+    if "role" not in given or content is None:
         raise UserError(f"{where}: a message of '{column}' must be an object with 'role' and 'content'")
-    if given["role"] not in ROLES:
-        raise UserError(f"{where}: the role {given['role']!r} of a message must be one of {', '.join(ROLES)}")
-    if not isinstance(given["content"], str):
-        raise UserError(f"{where}: the content of a message must be a string, not {json_type(given['content'])}")
+    role = given["role"]
+    if role not in ROLES:
+        raise UserError(f"{where}: the role {role!r} of a message must be one of {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise UserError(f"{where}: the content of a message must be a string, not {json_type(content)}")
     weight = given.get("weight", 1)
     if weight not in (0, 1):
         raise UserError(f"{where}: the weight {weight!r} of a message must be 1 (imitated) or 0 (not imitated)")
-    return Message(role=given["role"], content=given["content"])
+    for key, only in (("tool_calls", "assistant"), ("tool_call_id", "tool"), ("name", "tool")):
+        if key in given and role != only:
+            raise UserError(f"{where}: a message of '{column}' has '{key}', and its role is {role!r}, not '{only}'")
+    name, call = (_optional_name(given, key, column, where) for key in ("name", "tool_call_id"))
+    tools = tool_definitions(given.get("tools", []), f"{where}: a message of '{column}'")  # as `Message.plain` has them
+    return Message(role=role, content=content, tool_calls=calls, name=name, call_id=call, tools=tools)
+
+
+def _optional_name(given: dict[str, Any], key: str, column: str, where: str) -> str:
+    if not isinstance(given.get(key, ""), str):
+        raise UserError(f"{where}: '{key}' of a message of '{column}' must be a string, not {json_type(given[key])}")
+    return str(given.get(key, ""))
+
+
+def read_tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
+    """Calls in OpenAI's layout, arguments as JSON text, or in that of chat templates, arguments as an object."""
+    if not isinstance(value, list):
+        raise UserError(f"{where} must have a list of 'tool_calls', not {json_type(value)}")
+    return tuple(_tool_call(one, where) for one in value)
+
+
+def _tool_call(value: Any, where: str) -> ToolCall:
+    function = value.get("function") or value if isinstance(value, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name or not isinstance(function, dict):
+        raise UserError(f"{where} has a tool call without a function and its name")
+    given = function.get("arguments", {})
+    if isinstance(given, str):
+        given = json_object(given.encode(), f"{where} has arguments of {name}, which")
+    if not isinstance(given, dict):
+        raise UserError(f"{where} has a call of {name} with {json_type(given)} for arguments, not an object")
+    # In tables the arguments of all calls have the same fields; null means absent.
+    kept = {key: one for key, one in given.items() if one is not None}
+    number = value.get("id")
+    arguments = json.dumps(kept, ensure_ascii=False)
+    return ToolCall(name=name, arguments=arguments, id=number if isinstance(number, str) else "")
+
+
+def tool_definitions(value: Any, where: str) -> tuple[str, ...]:
+    """The column `tools`: definitions as a list, or as JSON text of one; a bare function is wrapped."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: 'tools' is not JSON: {error}") from error
+    if not isinstance(value, list):
+        raise UserError(f"{where}: 'tools' must be a list of definitions, not {json_type(value)}")
+    return tuple(json.dumps(_definition(one, where), ensure_ascii=False) for one in value)
+
+
+def _definition(value: Any, where: str) -> dict[str, Any]:
+    whole = {"type": "function", "function": value} if isinstance(value, dict) and "function" not in value else value
+    function = whole.get("function") if isinstance(whole, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise UserError(f"{where}: a definition of 'tools' must be an object with a function and its name")
+    return dict(_without_nulls(whole))
+
+
+def _without_nulls(value: Any) -> Any:
+    """The same without keys of null, which tables have where other rows have a value."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def json_type(value: Any) -> str:

@@ -107,12 +107,24 @@ class Tokenizer(Protocol):
         """The prompt ids: a conversation through the chat template with the assistant's header, or plain text."""
         ...
 
-    def reply(self, reply: str | Message, *, after: int) -> list[int]:
+    def reply(self, reply: str | Message | Sequence[Message], *, after: int) -> list[int]:
         """The ids of a reply to an answer that ended with the id `after`, up to where the next answer begins."""
         ...
 
-    def rewrites_history(self) -> str:
-        """How a chat template changes what it wrote before when messages follow; empty if it does not."""
+    def answer(self, before: Sequence[Message], answer: Message) -> list[int]:
+        """The ids of an assistant's message after these, as the chat template writes it, with the end of the turn."""
+        ...
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template itself writes definitions of tools, calls and their results."""
+        ...
+
+    def rewrites_history(self, *, tools: bool = False) -> str:
+        """How a chat template changes what it wrote before when messages follow; empty if it does not.
+
+        With `tools` the messages that follow are results of tools.
+        """
         ...
 
     def save(self, directory: Path) -> None: ...

@@ -12,7 +12,10 @@ from typing import Any, ParamSpec, TypeVar
 from whet.errors import RunFailed, UserError, nearest
 from whet.imports import is_object, load_named
 from whet.records import LARGEST_REWARD, Example, Score
+from whet.tasks.environments.adventure import Adventure
+from whet.tasks.environments.connections_game import ConnectionsGame
 from whet.tasks.environments.guessing import Guessing
+from whet.tasks.environments.hanoi_moves import HanoiMoves
 from whet.tasks.environments.text_grid import GridWorld
 from whet.tasks.gym.reasoning import ReasoningGym
 from whet.tasks.instructions.ifeval import IFEval
@@ -31,14 +34,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TASKS: dict[str, type[Task]] = {
+    "adventure": Adventure,
     "arithmetic": Arithmetic,
     "code": Code,
     "connections": Connections,
+    "connections_game": ConnectionsGame,
     "countdown": Countdown,
     "countdown_rows": CountdownRows,
     "grid": GridWorld,
     "guessing": Guessing,
     "hanoi": Hanoi,
+    "hanoi_moves": HanoiMoves,
     "ifeval": IFEval,
     "reasoning_gym": ReasoningGym,
     "reverse": Reverse,
@@ -55,6 +61,7 @@ ELSEWHERE = {
     "rows": "whet.data.rows_task:RowsTask",
     "mixture": "whet.tasks.selection.mixture:Mixture",
     "tools": "whet.tasks.tools.tool_task:ToolTask",
+    "word_problems": "whet.tasks.tools.word_problems:WordProblems",
 }
 
 VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

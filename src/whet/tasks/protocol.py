@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from whet.records import LARGEST_REWARD, Example, Sampled, Score
+from whet.records import LARGEST_REWARD, Example, Message, Sampled, Score
 
 Awaited = Callable[[], list[Score]]  # waits for scores
 
@@ -154,6 +154,15 @@ class HasOutcome(Protocol):
 
     def outcome(self) -> str:
         """What `Task.score` and `Task.correct` are asked about, at any time; otherwise the text of the last turn is."""
+        ...
+
+
+@runtime_checkable
+class AnswersInMessages(Protocol):
+    """An environment whose observations are messages, as results of tools are."""
+
+    def messages(self) -> Sequence[Message]:
+        """The newest observation, for chat templates that write such messages; others get its text as the user's."""
         ...
 
 

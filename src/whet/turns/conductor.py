@@ -91,13 +91,13 @@ class Conductor:
         for number, talk in asked.items():
             talk.hear(replies[number])
             if talk.finish is None:
-                self._go_on(talk, replies[number].observation, sampling.max_tokens)
+                self._go_on(talk, replies[number], sampling.max_tokens)
 
-    def _go_on(self, talk: _Conversation, observation: str, max_tokens: int) -> None:
+    def _go_on(self, talk: _Conversation, reply: Reply, max_tokens: int) -> None:
         """Appends the observation if there is another turn; otherwise the conversation is truncated."""
         is_over = len(talk.turns) == self.max_turns or talk.spent >= max_tokens
         if not is_over:
-            ids = self._reply_ids(talk, observation)
+            ids = self._reply_ids(talk, reply)
             length = len(talk.prompt.tokens) + len(talk.tokens) + len(ids)
             is_over = self.context is not None and length >= self.context
         if is_over:
@@ -105,9 +105,12 @@ class Conductor:
         else:
             talk.observe(ids)
 
-    def _reply_ids(self, talk: _Conversation, observation: str) -> list[int]:
-        reply = Message(role="user", content=observation) if talk.is_chat else observation
-        return self.tokenizer.reply(reply, after=talk.tokens[-1])
+    def _reply_ids(self, talk: _Conversation, reply: Reply) -> list[int]:
+        said: str | Sequence[Message] = reply.observation
+        if talk.is_chat:
+            own = reply.messages and self.tokenizer.takes_tools
+            said = reply.messages if own else [Message(role="user", content=reply.observation)]
+        return self.tokenizer.reply(said, after=talk.tokens[-1])
 
 
 @dataclass(kw_only=True, slots=True)

@@ -48,15 +48,15 @@ class Conversing:
             return None
         example = (task.held_out(1) or task.draw(1, seed=(0, 1)))[0]
         if not isinstance(example.prompt, str):
-            require_history(self._tokenizer)
+            require_history(self._tokenizer, tools=any(message.has_tools for message in example.prompt))
         return Conductor(
             environments=environments, tokenizer=self._tokenizer, max_turns=self._max_turns, context=self._context
         )
 
 
-def require_history(tokenizer: Tokenizer) -> None:
-    """Refuses a chat template that changes what it wrote when messages follow."""
-    problem = tokenizer.rewrites_history()
+def require_history(tokenizer: Tokenizer, *, tools: bool = False) -> None:
+    """Refuses a chat template that changes what it wrote when messages follow: the user's, or results of tools."""
+    problem = tokenizer.rewrites_history(tools=tools)
     if problem:
         raise UserError(
             f"the chat template {problem} when a conversation goes on, and a policy that learns over several turns has "

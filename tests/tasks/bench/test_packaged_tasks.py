@@ -70,7 +70,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("reasoning_gym", {"dataset": "spell_backward", "format_weight": 0.5}),
     ("guessing", {}),
     ("grid", {}),
+    ("connections_game", {"path": "puzzles"}),
+    ("hanoi_moves", {}),
+    ("adventure", {}),
     ("tools", {"task": "arithmetic"}),
+    ("word_problems", {}),
+    ("word_problems", {"path": "solutions"}),
     ("mixture", {"tasks": ["sorting", {"name": "countdown", "weight": 2}]}),
 ]
 PLAYED = ("arithmetic", "reverse", "sorting", "spell_backward", "countdown", "hanoi", "reviews", "connections")

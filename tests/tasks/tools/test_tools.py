@@ -109,11 +109,37 @@ def test_functions_that_cannot_be_told_are_refused() -> None:
         '{"name": "calculator", "parameters": {"expression": "1+2"}}',
         '```json\n[{"name": "calculator", "arguments": {"expression": "1+2"}}]\n```',
         "<think>" + called("other") + "</think>" + called("calculator", expression="1+2"),
+        '<|python_tag|>{"name": "calculator", "parameters": {"expression": "1+2"}}',
+        '{"type": "function", "name": "calculator", "parameters": {"expression": "1+2"}}',
+        '{"type": "function", "function": {"name": "calculator", "arguments": "{\\"expression\\": \\"1+2\\"}"}}',
+        '<function=calculator>{"expression": "1+2"}</function>',
+        '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+2"}}]',
     ],
 )
 def test_every_spelling_of_a_call(text: str) -> None:
     assert read_calls(text) == [Call(name="calculator", arguments={"expression": "1+2"})]
     assert answered(text) == [{"name": "calculator", "content": "3"}]
+
+
+def test_several_calls_without_tags() -> None:
+    one, other = ('{"name": "calculator", "parameters": {"expression": "' + text + '"}}' for text in ("1+2", "4"))
+    for between in ("; ", "\n", ";"):
+        assert [found["content"] for found in answered(one + between + other)] == ["3", "4"]
+    assert read_calls(f"{one}, {other}") == read_calls(f"{one} {other} so") == []
+    twice = '<function=calculator>{"expression": "1"}</function><function=fails>x</function>'
+    assert [call.name or call.problem[:21] for call in read_calls(twice)] == ["calculator", "the call of fails has"]
+
+
+def test_results_are_messages_too() -> None:
+    environment = ToolEnvironment([calculator, fails])
+    environment.reset(EXAMPLE)
+    assert environment.messages() == []
+    environment.step(called("calculator", expression="1+2") + called("abacus"))
+    first, second = environment.messages()
+    assert first == Message(role="tool", content="3", name="calculator")
+    assert json.loads(second.content)["error"].startswith("there is no tool 'abacus'")
+    environment.step("3")
+    assert environment.messages() == []
 
 
 @pytest.mark.parametrize(
@@ -224,9 +250,10 @@ def test_a_task_with_tools_keeps_its_contracts() -> None:
     check_task(task)
     check_environment(task)
     (example,) = task.held_out(1)
-    system, question = example.prompt
-    assert isinstance(system, Message)
-    assert told([tool_of(calculator)]) == system.content
+    (question,) = example.prompt
+    assert isinstance(question, Message)
+    assert [json.loads(one) for one in question.tools] == [tool_of(calculator).schema()]
+    assert question.tools[0] in told([tool_of(calculator)])
     assert question.content.startswith("What is ")
     assert task.correct(example, f"It is {example.answer}")
 

@@ -38,17 +38,28 @@ class ServerText:
         """The ids of plain text, or of a conversation that the server will template."""
         if isinstance(prompt, str):
             return self.encode(prompt)
+        if any(message.has_tools for message in prompt):
+            raise UserError("a server gets no tools from here: use a model on this machine where prompts have tools")
         return [
             token
             for message in prompt
             for token in (ROLE, *self.encode(message.role), CONTENT, *self.encode(message.content))
         ]
 
-    def reply(self, reply: str | Message, *, after: int) -> list[int]:  # noqa: ARG002 - as the protocol has it
+    @property
+    def takes_tools(self) -> bool:
+        """No: nothing is known of the server's template."""
+        return False
+
+    def reply(self, reply: str | Message | Sequence[Message], *, after: int) -> list[int]:  # noqa: ARG002 - as the protocol has it
         """Always refused: a conversation continues the exact ids of its answers, which the server keeps."""
         raise UserError("a conversation with an environment needs the model's own tokenizer beside the server")
 
-    def rewrites_history(self) -> str:
+    def answer(self, before: Sequence[Message], answer: Message) -> list[int]:  # noqa: ARG002 - as the protocol has it
+        """The ids of the answer's text."""
+        return self.encode(answer.content)
+
+    def rewrites_history(self, *, tools: bool = False) -> str:  # noqa: ARG002 - as the protocol has it
         """Nothing is known of the server's template."""
         return ""
 

@@ -8,12 +8,23 @@ template's own; the string is split at them, and the text between is restored an
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
 from whet.errors import UserError
 from whet.models.text.template import BrokenTemplate, MessagesRefused, render_template
+from whet.models.text.tool_messages import (
+    PROBED,
+    PROBING,
+    changed,
+    flattened,
+    keys_of,
+    require_objects,
+    texts_of,
+    tools_of,
+)
 from whet.records import Message
 
 PRIVATE_USE = range(0xF0000, 0xFFFFE)  # Unicode's supplementary private-use plane A: no template writes these
@@ -43,18 +54,41 @@ class ChatTemplate:
         """The ids of the rendered conversation, with the assistant's header; `encode` encodes plain text."""
         if not messages:
             raise UserError("the conversation is empty; give at least one message")
-        pattern = self._pattern
-        for message in messages:
-            found = pattern.search(message.role)
-            if found:
-                raise UserError(
-                    f"role {message.role!r} holds the control string {found[0]}; use a plain name such as user"
-                )
+        self._check_names(messages)
         return self._encoded(self._render, messages, encode)
 
-    def encode_reply(self, reply: Message, encode: Callable[[str], list[int]]) -> list[int]:
+    def encode_reply(self, reply: Sequence[Message], encode: Callable[[str], list[int]]) -> list[int]:
         """The ids between an assistant's answer and its next one: the end of its turn, the reply, the next header."""
-        return self._encoded(lambda messages: self._after_answer(messages[0]), [reply], encode)
+        return self._encoded(self._after_answer, reply, encode)
+
+    def encode_answer(
+        self, before: Sequence[Message], answer: Message, encode: Callable[[str], list[int]]
+    ) -> list[int]:
+        """The ids of an assistant's message, as it stands between its header and what follows it."""
+        self._check_names([*before, answer])
+        return self._encoded(self._answer_text, [*before, answer], encode)
+
+    def _check_names(self, messages: Sequence[Message]) -> None:
+        """Refuses control strings where no disguise can stand: in roles, and in the keys of arguments."""
+        require_objects(messages)
+        for message in messages:
+            for what, text in (("role", message.role), *(("key", key) for key in keys_of(message))):
+                found = self._pattern.search(text)
+                if found:
+                    raise UserError(f"{what} {text!r} holds the control string {found[0]}; use a plain name")
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template itself writes definitions of tools, calls and their results."""
+        if not self.has_template:
+            return False
+        try:
+            text = self._written(PROBING, add_generation_prompt=True)
+        except BrokenTemplate:
+            raise
+        except UserError:  # a template without the role, or one that needs ids of calls
+            return False
+        return all(word in text for word in PROBED)
 
     def _encoded(
         self,
@@ -85,10 +119,21 @@ class ChatTemplate:
             return self._encode_whole(seen, encode)
         return self._encode_pieces(guarded, lambda text: encode(text.translate(plain)))
 
-    def _after_answer(self, reply: Message) -> str:
+    def _after_answer(self, reply: Sequence[Message]) -> str:
         """What the template writes from the end of an answer to the next header, with a reply between them."""
         answer = Message(role="assistant", content=chr(PRIVATE_USE.start))
-        return self._render([QUESTION, answer, reply]).partition(answer.content)[2]
+        return self._render([QUESTION, answer, *reply]).partition(answer.content)[2]
+
+    def _answer_text(self, messages: Sequence[Message]) -> str:
+        """What the template writes of the last message, after the assistant's header."""
+        before = self._render(messages[:-1])
+        whole = self._render(messages, add_generation_prompt=False)
+        if not whole.startswith(before):
+            raise UserError(
+                f"the chat template of {self.owner} writes an answer with tool calls otherwise than an answer begins: "
+                "use a template for tools, or write the calls into the content"
+            )
+        return whole[len(before) :]
 
     def plain_text(self, messages: Sequence[Message]) -> str:
         """The rendered conversation without control tokens."""
@@ -137,19 +182,25 @@ class ChatTemplate:
         return False
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The rendered conversation as text."""
+        """The rendered conversation as text; with tools as texts where the template knows none."""
+        if any(message.has_tools for message in messages) and not self.takes_tools:
+            messages = flattened(messages)
+        return self._written(messages, add_generation_prompt=add_generation_prompt)
+
+    def _written(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         variables = {
             name: list(map(str, token)) if isinstance(token, list) else str(token)
             for name, token in self._hf.special_tokens_map.items()
         }
+        source = self.source(tools=bool(tools_of(messages)))
         return render_template(
-            self.source(), messages, variables, add_generation_prompt=add_generation_prompt, owner=self.owner
+            source, messages, variables, add_generation_prompt=add_generation_prompt, owner=self.owner
         )
 
-    def source(self) -> str:
-        """The template itself."""
+    def source(self, *, tools: bool = False) -> str:
+        """The template itself; of several, that for conversations with tools."""
         try:
-            return self._hf.get_chat_template()
+            return self._hf.get_chat_template(tools=[] if tools else None)
         except ValueError as error:  # several, none of which is the default one
             raise BrokenTemplate(f"the chat template of {self.owner}: {' '.join(str(error).split())[:300]}") from error
 
@@ -188,9 +239,10 @@ def _may_forge(control: Mapping[str, int], messages: Sequence[Message]) -> bool:
         letter for text in control for edge in (text[0], text[-1]) for letter in (edge.lower(), edge.upper(), edge)
     }
     return any(
-        not edges.isdisjoint(message.content) or any(message.content.strip() in text for text in control)
+        not edges.isdisjoint(said) or any(said.strip() in text for text in control)
         for message in messages
-        if message.content.strip()
+        for said in texts_of(message)
+        if said.strip()
     )
 
 
@@ -200,7 +252,7 @@ def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[s
     White space is kept, because templates trim it.
     """
     letters = dict.fromkeys(letter for text in control for letter in text if text.isspace() or not letter.isspace())
-    used = {character for message in messages for character in message.content}
+    used = {character for message in messages for text in texts_of(message) for character in text}
     free = list(islice((chr(code) for code in PRIVATE_USE if chr(code) not in used), len(letters)))
     if len(free) < len(letters):
         raise UserError(
@@ -210,4 +262,4 @@ def _disguise(control: Mapping[str, int], messages: Sequence[Message]) -> dict[s
 
 
 def _changed(messages: Sequence[Message], change: Callable[[str], str]) -> list[Message]:
-    return [Message(role=message.role, content=change(message.content)) for message in messages]
+    return [changed(message, change) for message in messages]

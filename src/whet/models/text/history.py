@@ -17,24 +17,24 @@ ANSWERED = ("first answer", "second answer")
 THINKING = "<think>\nfirst thought\n</think>\n\n"
 
 
-def rewritten(chat: ChatTemplate) -> str:
-    """How the template changes what it wrote before; empty if it does not."""
+def rewritten(chat: ChatTemplate, *, tools: bool = False) -> str:
+    """How the template changes what it wrote before; empty if it does not. `tools`: results of tools follow answers."""
     if not chat.has_template:
         return ""
     beginnings: list[list[Message]] = [[], [SYSTEM]]
-    accepted = [problem for first in beginnings if (problem := _problem(chat, first)) is not None]
+    accepted = [problem for first in beginnings if (problem := _problem(chat, first, tools=tools)) is not None]
     return next(filter(None, accepted), "" if accepted else "refuses conversations of several turns")
 
 
-def _problem(chat: ChatTemplate, first: Sequence[Message]) -> str | None:
+def _problem(chat: ChatTemplate, first: Sequence[Message], *, tools: bool) -> str | None:
     """The same of conversations that begin with these messages; None if the template refuses those."""
     try:
-        plain = _texts(chat, first, ANSWERED)
+        plain = _texts(chat, first, ANSWERED, tools=tools)
     except BrokenTemplate:
         raise
     except UserError:  # a template without a system message, say
         return None
-    thoughtful = _texts(chat, first, tuple(THINKING + answer for answer in ANSWERED))
+    thoughtful = _texts(chat, first, tuple(THINKING + answer for answer in ANSWERED), tools=tools)
     if not _continues(plain, ANSWERED):
         moved = first and SYSTEM.content in plain[0] and plain[1].find(SYSTEM.content) > plain[0].find(SYSTEM.content)
         return "moves the system prompt" if moved else "writes an earlier message otherwise when others follow"
@@ -44,11 +44,12 @@ def _problem(chat: ChatTemplate, first: Sequence[Message]) -> str | None:
     return "" if tails[0] == tails[1] else "writes a message otherwise in a later turn"
 
 
-def _texts(chat: ChatTemplate, first: Sequence[Message], answers: Sequence[str]) -> list[str]:
+def _texts(chat: ChatTemplate, first: Sequence[Message], answers: Sequence[str], *, tools: bool) -> list[str]:
     """The rendered conversation before each answer."""
     messages, texts = [*first], []
     for number, question in enumerate(ASKED):
-        messages.append(Message(role="user", content=question))
+        is_result = tools and number > 0 and chat.takes_tools
+        messages.append(Message(role="tool" if is_result else "user", content=question))
         texts.append(chat.render(messages))
         if number < len(answers):
             messages.append(Message(role="assistant", content=answers[number]))

@@ -4,12 +4,14 @@ Limited are the template's length, its CPU time and memory (`template_worker`), 
 whether the template is broken or refuses these messages.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from whet.errors import UserError
 from whet.limited_process import LimitedProcess, ProcessEnded
+from whet.models.text.tool_messages import as_rendered, tools_of
 from whet.records import Message
 
 # For models without roles: the contents of the messages, one per line.
@@ -40,8 +42,9 @@ def render_template(
         raise BrokenTemplate(f"{name} is empty: write it, or remove it and give prompts as plain text")
     if len(source) > LARGEST:
         raise BrokenTemplate(f"{name} has {len(source)} characters, more than {LARGEST}: shorten it")
-    turns = [{"role": message.role, "content": message.content} for message in messages]
-    values = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+    turns = [as_rendered(message) for message in messages]
+    tools = [json.loads(one) for one in tools_of(messages)] or None
+    values = {"messages": turns, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
     reply = _reply({"template": source, "seconds": SECONDS, "values": {**values, **variables}})
     if "text" in reply:
         return str(reply["text"])

@@ -100,13 +100,21 @@ def answer(asked: dict[str, Any], compiled: dict[str, Template], home: Immutable
         return {"broken": "it is nested too deeply to be compiled", "line": None, "fatal": True}
     except Exception as error:  # noqa: BLE001 - Python's errors about the code that jinja2 generated
         return {"broken": f"it cannot be compiled ({_one_line(error)})", "line": None, "fatal": True}
-    room = TEXT_CHARACTERS + TEXT_PER_CHARACTER * sum(len(turn["content"]) for turn in asked["values"]["messages"])
+    given = sum(len(turn["content"]) for turn in asked["values"]["messages"]) + _size_of_tools(asked["values"])
+    room = TEXT_CHARACTERS + TEXT_PER_CHARACTER * given
     try:
         return {"text": _rendered(compiled[source], asked["values"], room)}
     except TemplateRefused as error:
         return {"refused": _one_line(error), "line": _line(error)}
     except Exception as error:  # noqa: BLE001 - a template's expressions can raise anything
         return {**_blame(error, room), "line": _line(error)}
+
+
+def _size_of_tools(values: dict[str, Any]) -> int:
+    """The characters of definitions and calls."""
+    calls = [turn["tool_calls"] for turn in values["messages"] if "tool_calls" in turn]
+    tools = values.get("tools")
+    return len(json.dumps([calls, tools])) if calls or tools else 0
 
 
 def _rendered(template: Template, values: dict[str, Any], room: int) -> str:

@@ -25,6 +25,7 @@ from whet.models.storage.size_limits import TOKENIZER_FILES, check_growth, check
 from whet.models.text.conversation import ChatTemplate
 from whet.models.text.history import rewritten
 from whet.models.text.template import PLAIN_TEMPLATE
+from whet.models.text.tool_messages import require_objects, texts_of, with_tools_kept
 from whet.records import Message
 
 PromptText = str | Sequence[Message]
@@ -90,28 +91,47 @@ class HuggingFaceTokenizer:
                 f"tokenizer {self._hf.name_or_path} has no chat template, so it cannot read messages; "
                 "set model.chat_template (chatml, llama-3, plain or a Jinja file), or give the prompt as plain text"
             )
-        for message in prompt:
-            self._check_spelling(message.content)
+        self._check_messages(prompt)
         if self._alphabet is not None:  # the template's own text must be in the alphabet too
             self._check_spelling(self.chat.plain_text(prompt))
         return self.chat.encode(prompt, self.encode)
 
-    def reply(self, reply: str | Message, *, after: int) -> list[int]:
-        """The ids from an answer to the next one: plain text as it is, a message as the chat template writes it.
+    def reply(self, reply: str | Message | Sequence[Message], *, after: int) -> list[int]:
+        """The ids from an answer to the next one: plain text as it is, messages as the chat template writes them.
 
         `after` is the answer's last id: where it ended the answer's turn, the template's end of turn is left out.
         """
         if isinstance(reply, str):
             return self.encode(reply)
-        self._check_spelling(reply.content)
-        ids = self.chat.encode_reply(reply, self.encode)
+        messages = [reply] if isinstance(reply, Message) else list(reply)
+        self._check_messages(messages)
+        ids = self.chat.encode_reply(messages, self.encode)
         place = ids.index(after) if after in self.stops and after in ids else -1
         is_end = place >= 0 and not self.decode(ids[:place]).strip()  # some templates write a space before it
         return ids[place + 1 :] if is_end else ids
 
-    def rewrites_history(self) -> str:
+    def answer(self, before: Sequence[Message], answer: Message) -> list[int]:
+        """The ids of an assistant's message after these, with the end of its turn.
+
+        Its text alone is encoded as a sampled answer is; calls of tools are as the chat template writes them.
+        """
+        if not answer.tool_calls:
+            return [*self.encode(answer.content), self.eos]
+        self._check_messages([*before, answer])
+        ids = self.chat.encode_answer(before, answer, self.encode)
+        ends = [place for place, token in enumerate(ids) if token in self.stops]
+        if ends and not self.decode(ids[ends[-1] :]).strip():
+            return ids[: ends[-1] + 1]
+        return [*ids, self.eos]
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template itself writes definitions of tools, calls and their results."""
+        return self.chat.takes_tools
+
+    def rewrites_history(self, *, tools: bool = False) -> str:
         """How the chat template changes what it wrote before when messages follow; empty if it does not."""
-        return rewritten(self.chat)
+        return rewritten(self.chat, tools=tools)
 
     def with_template(self, source: str, *, owner: str) -> "HuggingFaceTokenizer":
         """A copy with another chat template, whose end of turn becomes the end-of-sequence token.
@@ -138,6 +158,12 @@ class HuggingFaceTokenizer:
         _update_json(directory / "tokenizer_config.json", "tokenizer_class", _portable_class)
         ends = [self.eos, *sorted(self.stops - {self.eos})]
         _update_json(directory / "generation_config.json", "eos_token_id", lambda _: ends if len(ends) > 1 else ends[0])
+
+    def _check_messages(self, messages: Sequence[Message]) -> None:
+        require_objects(messages)
+        for message in messages:
+            for text in texts_of(message):
+                self._check_spelling(text)
 
     def _check_spelling(self, text: str) -> None:
         if self._alphabet is not None:
@@ -337,7 +363,7 @@ def newest_turns(
     starts = [place for place, turn in enumerate(others) if turn.role == "user"]
     # First the full conversation, which may start with the assistant; then from each user's message on.
     for start in (0, *(place for place in starts if place > 0)):
-        kept = (*system, *others[start:]) if start else turns
+        kept = with_tools_kept((*system, *others[start:]), turns) if start else turns
         if length(kept) <= limit or not any(place > start for place in starts):
             return kept
     return turns

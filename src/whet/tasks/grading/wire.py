@@ -142,5 +142,5 @@ def pack_example(example: Example) -> dict[str, Any]:
 
 def unpack_example(data: Mapping[str, Any]) -> Example:
     prompt = data["prompt"]
-    messages = prompt if isinstance(prompt, str) else tuple(Message(**message) for message in prompt)
+    messages = prompt if isinstance(prompt, str) else tuple(map(Message.of, prompt))
     return Example(id=data["id"], prompt=messages, answer=data["answer"], columns=data["columns"], twin=data["twin"])

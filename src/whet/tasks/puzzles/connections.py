@@ -56,7 +56,7 @@ class Connections(StoredTask):
 
     def __post_init__(self) -> None:
         if not 2 <= self.groups <= GROUPS:
-            raise UserError(f"task connections: groups is {self.groups}, must be between 2 and {GROUPS}")
+            raise UserError(f"task {self.name}: groups is {self.groups}, must be between 2 and {GROUPS}")
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Connections(StoredTask):
         plays = [[right], [right] * len(groups), others, _mixed(groups), [[word for group in groups for word in group]]]
         if len(others) > 1:
             plays.append([right, *_mixed(others)])
-        return [self._written(play) for play in plays]
+        return [self.written(play) for play in plays]
 
     @cached_property
     def _sides(self) -> Sides:
@@ -110,16 +110,21 @@ class Connections(StoredTask):
 
     def _example(self, name: str, groups: Sequence[Sequence[str]], twin: str) -> Example:
         words = sorted((word for group in groups for word in group), key=lambda word: fingerprint(name, word))
-        request = INSTRUCTION.format(count=len(words), groups=len(groups), words=", ".join(words))
+        request = self._asked(words)
         return Example(
-            id=f"connections:{name}",
+            id=f"{self.name}:{name}",
             prompt=(Message(role="user", content=request),) if self.chat else f"{','.join(words)}>",
-            answer=self._written(groups),
+            answer=self.written(groups),
             columns={"groups": [list(group) for group in groups]},
             twin=twin,
         )
 
-    def _written(self, groups: Sequence[Sequence[str]]) -> str:
+    def _asked(self, words: Sequence[str]) -> str:
+        """The question in words."""
+        return INSTRUCTION.format(count=len(words), groups=self.groups, words=", ".join(words))
+
+    def written(self, groups: Sequence[Sequence[str]]) -> str:
+        """The groups as an answer."""
         separator, end = (", ", "\n") if self.chat else (",", ";")
         return end.join(separator.join(group) for group in groups)
 
@@ -128,7 +133,7 @@ class Connections(StoredTask):
         block = answer_block(text) if self.chat else None
         answer = text if block is None else block
         lines = TAG.findall(answer) or re.split(r"[\n;]" if not self.chat else r"\n", answer.strip())
-        groups = [_words(line, words) for line in lines if line.strip()]
+        groups = [listed_words(line, words) for line in lines if line.strip()]
         every = [word for group in groups for word in group]
         is_legal = len(groups) <= self.groups and all(len(group) == SIZE for group in groups)
         return [frozenset(group) for group in groups] if is_legal and len(set(every)) == len(every) else []
@@ -159,7 +164,7 @@ def _groups(row: Mapping[str, Any], where: str) -> list[list[str]]:
     return groups
 
 
-def _words(line: str, words: Group) -> list[str]:
+def listed_words(line: str, words: Group) -> list[str]:
     """The words of the puzzle that a line lists between commas; none if it holds anything else."""
     text = _normal(BULLET.sub("", line, count=1))
     inside = {word.replace(",", COMMA): word for word in words if "," in word}

@@ -126,9 +126,7 @@ class Hanoi(Procedural):
 
     def _spelled(self, question: str) -> str:
         start, _, goal = question.partition(":")
-        held = {peg: [str(disk) for disk, at in enumerate(start, 1) if at == peg] for peg in PEGS}
-        pegs = "; ".join(f"{peg}: {', '.join(disks) or 'empty'}" for peg, disks in held.items())
-        return f"Disk 1 is the smallest; from top to bottom the pegs hold {pegs}. Bring all disks to peg {goal}."
+        return f"{spelled_pegs(tuple(start))} Bring all disks to peg {goal}."
 
     def _last(self, text: str) -> str:
         return final_answer(text)
@@ -158,6 +156,13 @@ class Hanoi(Procedural):
         plays = [*walks, to_and_fro, to_and_fro[:-1], solved[:-1]]
         wrong = [moves for moves in plays if moves and set(play(tuple(start), moves)[0]) != {goal}]
         return [self._written(tuple(start), goal, moves) for moves in wrong]
+
+
+def spelled_pegs(state: State) -> str:
+    """A state in words."""
+    held = {peg: [str(disk) for disk, at in enumerate(state, 1) if at == peg] for peg in PEGS}
+    pegs = "; ".join(f"{peg}: {', '.join(disks) or 'empty'}" for peg, disks in held.items())
+    return f"Disk 1 is the smallest; from top to bottom the pegs hold {pegs}."
 
 
 def read_moves(text: str) -> list[Move]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from whet.tasks.sandbox.values import Garbled, packed, receive, send, unpacked
 
 LONGEST_ERROR = 500  # characters
+LONGEST_TEXT = 20_000  # of a text that is asked for
 
 
 class ProgramEnded(BaseException):
@@ -147,9 +148,11 @@ def judged(job: Mapping[str, Any], connection: socket.socket, deadline: float) -
         verdict["ran"] = True
         namespace = _namespace(job, link)
         problems = [_problem(test, namespace, link) for test in tests]
+        if job["said"]:
+            verdict["said"] = _exactly(str, link.ask("name", name=job["said"]))[:LONGEST_TEXT]
     except BaseException as failure:  # noqa: BLE001
-        problems = [_shown(failure)] * len(tests)
-    verdict["passed"] = [not problem for problem in problems]
+        problems = [_shown(failure)] * max(1, len(tests))
+    verdict["passed"] = [not problem for problem in problems[: len(tests)]]
     return {**verdict, "late": link.is_late, "error": next(filter(None, problems), "")}
 
 

@@ -60,6 +60,7 @@ class Job:
     tests: Sequence[str]  # statements; one passes if it raises nothing
     setup: str = ""  # runs before the tests, beside them
     names: Sequence[str] = ()  # of the program's functions and classes that the tests use
+    said: str = ""  # the name of a text of the program that is asked for in the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class Outcome:
     passed: tuple[bool, ...] = ()  # of each test
     timed_out: bool = False
     error: str = ""  # of the first test that fails
+    said: str = ""  # the text that was asked for
 
 
 class Sandbox:
@@ -138,7 +140,12 @@ class Sandbox:
         if len(passed) != len(job.tests):
             return Outcome(passed=(False,) * len(job.tests), timed_out=timed_out, error="the tests did not end")
         return Outcome(
-            syntax=verdict["syntax"], ran=verdict["ran"], passed=passed, timed_out=timed_out, error=verdict["error"]
+            syntax=verdict["syntax"],
+            ran=verdict["ran"],
+            passed=passed,
+            timed_out=timed_out,
+            error=verdict["error"],
+            said=str(verdict.get("said", "")),
         )
 
     def _hand_over(self, job: socket.socket) -> None:

@@ -1,6 +1,8 @@
 """Environments in this process: packaged ones, which do not hang, and objects that are passed from Python."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,10 @@ from whet.user_code import happened, printing_to_log
 
 
 class OwnEnvironments:
-    """Environments made by `make`; what one raises ends its own conversation."""
+    """Environments made by `make`; what one raises ends its own conversation.
+
+    Those that say that they wait for other processes (`waits`) are asked side by side.
+    """
 
     is_instant = True
 
@@ -21,12 +26,18 @@ class OwnEnvironments:
 
     def begin(self, examples: Sequence[Example]) -> list[Reply]:
         self._live = {}
-        return [self._answer("reset", partial(self._begun, number, one)) for number, one in enumerate(examples)]
+        with printing_to_log():
+            return [_answer("reset", partial(self._begun, number, one)) for number, one in enumerate(examples)]
 
     def step(self, texts: Mapping[int, str]) -> dict[int, Reply]:
-        return {
-            number: self._answer("step", partial(stepped, self._live[number], text)) for number, text in texts.items()
-        }
+        calls = [partial(stepped, self._live[number], text) for number, text in texts.items()]
+        with printing_to_log():
+            if len(calls) > 1 and all(getattr(self._live[number], "waits", False) for number in texts):
+                with ThreadPoolExecutor(os.cpu_count()) as threads:
+                    replies = list(threads.map(partial(_answer, "step"), calls))
+            else:
+                replies = [_answer("step", call) for call in calls]
+        return dict(zip(texts, replies, strict=True))
 
     def close(self) -> None:
         self._live = {}
@@ -35,11 +46,11 @@ class OwnEnvironments:
         self._live[number] = self._make()
         return begun(self._live[number], example)
 
-    def _answer(self, method: str, call: Callable[[], dict[str, Any]]) -> Reply:
-        try:
-            with printing_to_log():
-                return checked(call())
-        except BadReply as error:
-            return Reply(failure=f"the environment: {error}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code
-            return Reply(failure=f"the environment's {method} {happened(error)}")
+
+def _answer(method: str, call: Callable[[], dict[str, Any]]) -> Reply:
+    try:
+        return checked(call())
+    except BadReply as error:
+        return Reply(failure=f"the environment: {error}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code
+        return Reply(failure=f"the environment's {method} {happened(error)}")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from whet.records import Example
-from whet.tasks.protocol import Environment, HasOutcome, is_reward, too_large
+from whet.records import Example, Message
+from whet.tasks.protocol import AnswersInMessages, Environment, HasOutcome, is_reward, too_large
 
 # Of an observation. More fills the context of nearly every model, and would be kept in every rollout on disk.
 LONGEST = 2**18
@@ -19,6 +19,7 @@ class Reply:
     reward: float = 0.0
     done: bool = False
     outcome: str | None = None  # None: the environment does not say
+    messages: tuple[Message, ...] = ()  # the observation as results of tools; none: it is a text
     failure: str = ""  # a sentence, if it gave no answer; the conversation then ends
 
 
@@ -48,7 +49,13 @@ class BadReply(ValueError):
 def begun(environment: Environment, example: Example) -> dict[str, Any]:
     """The first observation as JSON."""
     observation: object = environment.reset(example)
-    return {"observation": _text(observation, "reset"), "reward": 0.0, "done": False, "outcome": _outcome(environment)}
+    return {
+        "observation": _text(observation, "reset"),
+        "reward": 0.0,
+        "done": False,
+        "outcome": _outcome(environment),
+        "messages": [],
+    }
 
 
 def stepped(environment: Environment, text: str) -> dict[str, Any]:
@@ -72,19 +79,28 @@ def stepped(environment: Environment, text: str) -> dict[str, Any]:
         "reward": number,
         "done": done,
         "outcome": _outcome(environment),
+        "messages": _messages(environment),
     }
 
 
 def checked(data: Mapping[str, Any]) -> Reply:
     """A reply from JSON that a worker sent, or that `begun` and `stepped` made; raises `BadReply`."""
     match data:
-        case {"observation": str(observation), "reward": float(reward), "done": bool(done), "outcome": outcome}:
+        case {
+            "observation": str(observation),
+            "reward": float(reward),
+            "done": bool(done),
+            "outcome": outcome,
+            "messages": list(messages),
+        }:
             pass
         case _:
             raise BadReply(f"gave an object with the keys {sorted(data)!s:.60}, which is not a reply")
     if not is_reward(reward):
         raise BadReply(f"gave the reward {reward}{too_large(reward)}")
-    for what, text in (("observation", observation), ("outcome", outcome)):
+    results = tuple(map(_result, messages))
+    said = [("observation", text) for one in results for text in (one.content, one.name)]
+    for what, text in (("observation", observation), ("outcome", outcome), *said):
         if text is None and what == "outcome":
             continue
         if not isinstance(text, str):
@@ -93,7 +109,23 @@ def checked(data: Mapping[str, Any]) -> Reply:
             raise BadReply(f"gave an {what} of {len(text):,} characters, more than {LONGEST:,}: shorten it")
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise BadReply(f"gave an {what} with half of a surrogate pair, which is no valid text: decode it as UTF-8")
-    return Reply(observation=observation, reward=reward, done=done, outcome=outcome)
+    return Reply(observation=observation, reward=reward, done=done, outcome=outcome, messages=results)
+
+
+def _result(data: object) -> Message:
+    match data:
+        case {"role": "tool", "content": str(content), "name": str(name), **rest} if not rest:
+            return Message(role="tool", content=content, name=name)
+    raise BadReply("gave a message that is no result of a tool")
+
+
+def _messages(environment: Environment) -> list[dict[str, Any]]:
+    if not isinstance(environment, AnswersInMessages):
+        return []
+    found: object = environment.messages()
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Message) for one in found):
+        raise BadReply(f"messages gave {_shown(found)}, not a list of messages")
+    return [{"role": one.role, "content": _text(one.content, "messages"), "name": one.name} for one in found]
 
 
 def _outcome(environment: Environment) -> object:

@@ -25,6 +25,11 @@ class Tool:
     parameters: Mapping[str, Any]  # as JSON schema
     function: Callable[..., object]
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether calls may run at the same time, in several threads: the function says so itself."""
+        return bool(getattr(self.function, "side_by_side", False))
+
     def schema(self) -> dict[str, Any]:
         about = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": about}

@@ -1,48 +1,49 @@
 """A packaged task whose prompts come with tools: the same examples and grading, of the turn that calls none."""
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from whet.errors import UserError, nearest
-from whet.records import Example, Message, Score
+from whet.records import Example, Score
 from whet.tasks.loading import is_packaged, load_task
 from whet.tasks.protocol import Task, has_environment
+from whet.tasks.sandbox.sandbox import LEVELS
 from whet.tasks.tools.calculator import calculator
-from whet.tasks.tools.tool import tool_of
-from whet.tasks.tools.tool_environment import ToolEnvironment, told
+from whet.tasks.tools.python_tool import PythonTool
+from whet.tasks.tools.search import read_collection
+from whet.tasks.tools.tool_environment import ToolEnvironment, offering
 
-TOOLS = {"calculator": calculator}
+TOOLS = ("calculator", "python", "search")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolTask:
-    """Another packaged task, played with tools."""
+class WithTools(ABC):
+    """A task of single answers, played with tools."""
 
-    task: str = "arithmetic"  # a packaged task
-    options: Mapping[str, Any] = field(default_factory=dict)  # of that task
-    tools: Sequence[str] = tuple(TOOLS)  # which of the packaged tools: calculator
+    tools: Sequence[str] = ("calculator",)  # which of the packaged tools: calculator, python, search
+    collection: str = ""  # what `search` looks through: a folder of .txt and .md files, or rows with a column text
+    isolation: str = "full"  # demanded of the machine for `python`: full, minimum, none
 
     name = "tools"
 
     def __post_init__(self) -> None:
-        if not is_packaged(self.task):
-            raise UserError(
-                f"task tools: {self.task} is a task of your own: give it a method `environment` that makes "
-                "whet.tasks.tools.tool_environment.ToolEnvironment with your functions, and it runs with limits"
-            )
         for tool in self.tools:
             if tool not in TOOLS:
-                raise UserError(
-                    f"task tools: there is no tool {tool!r}{nearest(tool, TOOLS)} (known: {', '.join(TOOLS)})"
-                )
-        if has_environment(self._inner):
-            raise UserError(f"task tools: task {self.task} is played in turns already: use a task of single answers")
+                known = f"{nearest(tool, TOOLS)} (known: {', '.join(TOOLS)})"
+                raise UserError(f"task {self.name}: there is no tool {tool!r}{known}")
+        if ("search" in self.tools) != bool(self.collection):
+            problem = "the tool search needs a collection" if "search" in self.tools else "a collection is for search"
+            raise UserError(f"task {self.name}: {problem}: set both, or neither")
+        if self.isolation not in LEVELS:
+            raise UserError(f"task {self.name}: isolation is {self.isolation!r}, must be one of {', '.join(LEVELS)}")
 
     @cached_property
+    @abstractmethod
     def _inner(self) -> Task:
-        return load_task(self.task, self.options)
+        """The task of single answers."""
 
     def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
         return [self._with_tools(example) for example in self._inner.draw(count, seed=seed)]
@@ -62,13 +63,42 @@ class ToolTask:
         return str(known(example)) if callable(known) else example.answer
 
     def environment(self) -> ToolEnvironment:
-        return ToolEnvironment([TOOLS[name] for name in self.tools])
+        return ToolEnvironment(self._functions)
+
+    def notes(self) -> list[str]:
+        """What isolates programs on this machine, where they are run."""
+        return [PythonTool(self.isolation).note()] if "python" in self.tools else []
+
+    @cached_property
+    def _functions(self) -> list[Callable[..., object]]:
+        make: Mapping[str, Callable[[], Callable[..., object]]] = {
+            "calculator": lambda: calculator,
+            "python": lambda: PythonTool(self.isolation).tool(),
+            "search": lambda: read_collection(self.collection).tool(),
+        }
+        return [make[name]() for name in self.tools]
 
     def _with_tools(self, example: Example) -> Example:
-        about = told([tool_of(TOOLS[name]) for name in self.tools])
-        prompt = example.prompt
-        turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-        if turns[0].role == "system":
-            first, *rest = turns
-            return replace(example, prompt=(replace(first, content=f"{first.content}\n\n{about}"), *rest))
-        return replace(example, prompt=(Message(role="system", content=about), *turns))
+        return replace(example, prompt=offering(example.prompt, self._functions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolTask(WithTools):
+    """Another packaged task, played with tools."""
+
+    task: str = "arithmetic"  # a packaged task
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that task
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_packaged(self.task):
+            raise UserError(
+                f"task tools: {self.task} is a task of your own: give it a method `environment` that makes "
+                "whet.tasks.tools.tool_environment.ToolEnvironment with your functions, and it runs with limits"
+            )
+        if has_environment(self._inner):
+            raise UserError(f"task tools: task {self.task} is played in turns already: use a task of single answers")
+
+    @cached_property
+    def _inner(self) -> Task:
+        return load_task(self.task, self.options)

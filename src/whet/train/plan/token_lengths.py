@@ -22,6 +22,7 @@ from whet.files import read_object
 from whet.models.model_shape import tokenizer_directory
 from whet.models.storage.size_limits import check_tokenizer_files
 from whet.models.text.template import PLAIN_TEMPLATE, render_template
+from whet.models.text.tool_messages import flattened
 from whet.records import Dialogue, Example, Labelled, Message, Outcomes, Pair, Prompted, Text, Trace
 from whet.tasks.protocol import Task
 
@@ -177,7 +178,8 @@ def _of_turns(count: Callable[[str], int], markers: int) -> Count:
     def counted(prompt: str | Sequence[Message]) -> int:
         if isinstance(prompt, str):
             return count(prompt)
-        return count("\n".join(message.content for message in prompt)) + markers * (1 + len(prompt))
+        said = flattened(prompt) if any(message.has_tools for message in prompt) else prompt
+        return count("\n".join(message.content for message in said)) + markers * (1 + len(said))
 
     return counted
 
@@ -212,7 +214,9 @@ def _stored_counter(config: Training, directory: Path) -> Count:
             text = render_template(template, prompt, variables, add_generation_prompt=True, owner=owner)
         except UserError:  # said where it is trained with
             return by_turns(prompt)
-        return count(text, special=False)
+        written = count(text, special=False)
+        # A template without a place for tools leaves them out here; training then writes them as text.
+        return max(written, by_turns(prompt)) if any(message.has_tools for message in prompt) else written
 
     return counted
 

@@ -133,14 +133,18 @@ def encoded(
 Asked = str | tuple[Message, ...]
 
 
-def ended(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a completion and the end of the sequence."""
-    return [*tokenizer.encode(text), tokenizer.eos]
+def ended(tokenizer: Tokenizer, prompt: Asked, answer: str | Message) -> list[int]:
+    """The ids of an answer and the end of its turn; one that calls tools as the chat template writes it."""
+    if isinstance(answer, str) or isinstance(prompt, str):
+        return [*tokenizer.encode(answer if isinstance(answer, str) else answer.content), tokenizer.eos]
+    return tokenizer.answer(prompt, answer)
 
 
-def completion_rows(tokenizer: Tokenizer, prompt: Asked, texts: Sequence[str], limit: int) -> list[Row] | None:
+def completion_rows(
+    tokenizer: Tokenizer, prompt: Asked, answers: Sequence[str | Message], limit: int
+) -> list[Row] | None:
     """One row for each completion of a prompt, all with the same beginning; None where one of them does not fit."""
-    completions = [ended(tokenizer, text) for text in texts]
+    completions = [ended(tokenizer, prompt, answer) for answer in answers]
     asked, _ = fitting_prompt(tokenizer, prompt, limit - max(map(len, completions)))
     return [_row(asked, completion) for completion in completions] if asked else None
 
@@ -151,8 +155,8 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
     If the template renders earlier turns differently once others follow, each turn needs a row of its own.
     """
     if turns == "last" or isinstance(dialogue.prompt, str):
-        return completion_rows(tokenizer, dialogue.prompt, [dialogue.completion], limit)
-    messages = (*dialogue.prompt, Message(role="assistant", content=dialogue.completion))
+        return completion_rows(tokenizer, dialogue.prompt, [dialogue.answer], limit)
+    messages = (*dialogue.prompt, dialogue.message or Message(role="assistant", content=dialogue.completion))
     # An assistant message that opens a conversation has no prompt.
     answers = [place for place, message in enumerate(messages) if message.role == "assistant" and place > 0]
     spoken = [place for place in answers if place not in dialogue.untrained]
@@ -162,7 +166,7 @@ def dialogue_rows(tokenizer: Tokenizer, dialogue: Dialogue, *, turns: str, limit
         asked = tokenizer.prompt(messages[:turn])
         if asked[: len(tokens)] != tokens:
             return _apart(tokenizer, messages, spoken, limit)
-        said = ended(tokenizer, messages[turn].content)
+        said = ended(tokenizer, messages[:turn], messages[turn])
         mask += [False] * (len(asked) - len(tokens)) + [True] * len(said)
         tokens = [*asked, *said]
     if len(tokens) > limit:
@@ -184,7 +188,7 @@ def text_rows(tokenizer: Tokenizer, text: str, limit: int) -> list[Row] | None:
 
 def _apart(tokenizer: Tokenizer, messages: tuple[Message, ...], spoken: Sequence[int], limit: int) -> list[Row] | None:
     """A row for each turn, with the messages before it as its prompt."""
-    found = [completion_rows(tokenizer, messages[:turn], [messages[turn].content], limit) for turn in spoken]
+    found = [completion_rows(tokenizer, messages[:turn], [messages[turn]], limit) for turn in spoken]
     return [row for rows in found for row in rows] if all(rows is not None for rows in found) else None  # type: ignore[union-attr]
 
 

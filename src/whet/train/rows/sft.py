@@ -33,7 +33,7 @@ def supervised_row(tokenizer: Tokenizer, example: Example, context: int) -> Row:
         columns = ", ".join(example.columns) or "none"
         raise UserError(f"example {example.id!r} has no answer to learn (other columns: {columns}): name it 'answer'")
     prompt = tokenizer.prompt(example.prompt)
-    answer = ended(tokenizer, example.answer)
+    answer = ended(tokenizer, example.prompt, example.answer)
     if not prompt or len(prompt) + len(answer) > context:
         raise UserError(
             f"example {example.id!r} has {len(prompt)} prompt and {len(answer)} answer tokens; it needs at least one "
@@ -164,5 +164,5 @@ def _rows(tokenizer: Tokenizer, one: Dialogue | Text | Pair, turns: str, limit: 
     if isinstance(one, Text):
         return text_rows(tokenizer, one.prompt_text, limit)
     if isinstance(one, Pair):
-        return completion_rows(tokenizer, one.prompt, [one.chosen], limit)
+        return completion_rows(tokenizer, one.prompt, one.answers[:1], limit)
     return dialogue_rows(tokenizer, one, turns=turns, limit=limit)

@@ -17,7 +17,7 @@ from whet.errors import UserError
 from whet.models.layers.decoder_config import autocast
 from whet.models.logprobs import read_tokens
 from whet.models.protocol import CausalLM, Tokenizer
-from whet.records import Labelled, Pair, Row, Sampling, Sequences
+from whet.records import Labelled, Message, Pair, Row, Sampling, Sequences
 from whet.train.rows.examples import completion_rows
 
 Cluster = Callable[[Record], str]  # the same for similar rows
@@ -38,19 +38,19 @@ def units_of(
 ) -> list[Unit | None]:
     """One or two units for each row of data; None where one does not fit."""
 
-    def unit(data: Pair | Labelled, *texts: str) -> Unit | None:
-        found = completion_rows(tokenizer, data.prompt, texts, limit)
+    def unit(data: Pair | Labelled, *answers: str | Message) -> Unit | None:
+        found = completion_rows(tokenizer, data.prompt, answers, limit)
         label = isinstance(data, Pair) or data.label
         return None if found is None else Unit(rows=tuple(found), cluster=cluster(data), label=label)
 
     if row.unit == "pair":
-        return [unit(pair, pair.chosen, pair.rejected) for pair in rows]
+        return [unit(pair, *pair.answers) for pair in rows]
     pairs = [data for data in rows if isinstance(data, Pair)]
     labelled = unpaired(pairs) if pairs else list(rows)
     if not row.needs_mismatched:
-        return [unit(one, one.completion) for one in labelled]
+        return [unit(one, one.answer) for one in labelled]
     others = mismatched(labelled)
-    return [unit(one, one.completion, other.completion) for one, other in zip(labelled, others, strict=True)]
+    return [unit(one, one.answer, other.answer) for one, other in zip(labelled, others, strict=True)]
 
 
 def mismatched(rows: Sequence[Labelled]) -> list[Labelled]:

@@ -10,6 +10,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from whet.algorithms.policy_loss import clip, k1, k2, k3
+from whet.algorithms.preference.losses import dpo, hinge, ipo
+from whet.evaluate.statistics import best_of_n, best_of_n_kl, pass_at_k
 
 SIZE = (5.2, 3.0)  # inches
 
@@ -48,10 +50,61 @@ def variance(axes: Axes) -> None:
     axes.set(xlabel="baseline", ylabel="variance", ylim=(0, None))
 
 
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)  # of best-of-N
+
+
+def choice(axes: Axes) -> None:
+    """What best-of-N is worth with a score that is the value, the value with noise, and noise."""
+    torch.manual_seed(0)
+    values = torch.randn(2000)
+    noise = torch.randn(2000)
+    for score, label in ((values, "by the value"), (values + noise, "by a noisy score"), (noise, "by noise")):
+        gains = [best_of_n(score.tolist(), values.tolist(), n) for n in SIZES]
+        axes.plot(SIZES, gains, marker=".", label=label)
+    axes.set(xlabel="N", ylabel="value of what is chosen", xscale="log")
+
+
+def goodhart(axes: Axes) -> None:
+    """Best-of-N by a score that overrates one answer in a hundred: docs/learn/19-over-optimisation.md."""
+    torch.manual_seed(0)
+    value = torch.randn(4000)
+    flawed = torch.rand(4000) < 0.01
+    proxy = (value + 0.5 * torch.randn(4000) + 4.0 * flawed).tolist()
+    distances = [best_of_n_kl(n) ** 0.5 for n in SIZES]
+    axes.plot(distances, [best_of_n(proxy, proxy, n) for n in SIZES], marker=".", label="proxy")
+    axes.plot(distances, [best_of_n(proxy, (value - 2.0 * flawed).tolist(), n) for n in SIZES], marker=".", label="gold")
+    axes.set(xlabel="√KL to the sampler, at most", ylabel="reward")
+
+
+def coverage(axes: Axes) -> None:
+    """pass@k of two models: one is right now and then everywhere, one often on half of the prompts."""
+    sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    wide = [pass_at_k(256, 13, k) for k in sizes]
+    sharp = [0.5 * pass_at_k(256, 154, k) for k in sizes]
+    axes.plot(sizes, wide, marker=".", label="5 % on every prompt")
+    axes.plot(sizes, sharp, marker=".", label="60 % on half of them, never on the others")
+    axes.set(xlabel="k", ylabel="pass@k", xscale="log", ylim=(0, 1.02))
+
+
+def relatives(axes: Axes) -> None:
+    """Losses of a pair against the difference of its log ratios."""
+    gap = torch.linspace(-20, 40, 241)
+    zero = torch.zeros(())
+    one = torch.ones(())
+    axes.plot(gap, dpo(gap, zero, zero, zero, beta=0.1), label="DPO")
+    axes.plot(gap, hinge(gap, zero, zero, zero, beta=0.1), label="hinge")
+    axes.plot(gap, ipo(gap, zero, zero, zero, one, one, beta=0.1) / 25, label="IPO / 25")
+    axes.set(xlabel="log π/ref of the chosen − of the rejected", ylabel="loss, β = 0.1", ylim=(0, 4))
+
+
 FIGURES: dict[str, Callable[[Axes], None]] = {
     "ppo-clip.png": clipped_objective,
     "kl-estimators.png": estimators,
     "baselines.png": variance,
+    "best-of-n.png": choice,
+    "over-optimisation.png": goodhart,
+    "pass-at-k.png": coverage,
+    "relatives.png": relatives,
 }
 
 

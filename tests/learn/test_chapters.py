@@ -50,10 +50,14 @@ def save_files(page: Path) -> None:
             Path(told[1]).write_text(block.text, "utf-8")
 
 
-def commands(page: Path, *, long: bool) -> Iterator[str]:
+def commands(page: Path, *, long: bool) -> Iterator[tuple[str, int]]:
+    """Each with its exit code: 0, or what the comment beside it says."""
     for block in blocks(page):
         if block.kind == "sh" and ("<!-- minutes:" in block.before) == long:
-            yield from (line.partition(" #")[0].strip() for line in block.text.splitlines())
+            for line in block.text.splitlines():
+                command, _, comment = line.partition(" #")
+                told = re.search(r"exit code (\d)", comment)
+                yield command.strip(), int(told[1]) if told else 0
 
 
 @EACH
@@ -65,8 +69,8 @@ def test_its_python_prints_what_it_says(page: Path) -> None:
             printed = io.StringIO()
             with redirect_stdout(printed):
                 exec(block.text, space)
-            told = "" if TOLD.search(block.before) else following.text
-            assert (following.kind, told) == ("text" if told else following.kind, printed.getvalue())
+            told = ("text", "") if TOLD.search(block.before) else (following.kind, following.text)
+            assert told == ("text", printed.getvalue())
 
 
 @EACH
@@ -125,14 +129,14 @@ def test_its_commands_work(page: Path, whet: Whet, tmp_path: Path, monkeypatch: 
     """In the order of the page; before a check, the file is filled in with the reference solution."""
     monkeypatch.chdir(tmp_path)
     save_files(page)
-    for line in commands(page, long=False):
+    for line, code in commands(page, long=False):
         program, *words = shlex.split(line)
         assert program == "whet", line
         if words[:2] == ["learn", "check"]:
             exercise = find(words[2])
             learner.file_of(Path("learn"), exercise).write_bytes((SOLUTIONS / exercise.stub.name).read_bytes())
         result = whet(*words)
-        assert result.code == 0, f"{line}: {result.out} {result.err}"
+        assert result.code == code, f"{line}: {result.out} {result.err}"
 
 
 @pytest.mark.slow
@@ -141,8 +145,8 @@ def test_its_longer_commands_work(page: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     save_files(page)
     environment = {**os.environ, "WHET_HOME": str(tmp_path / "home")}
-    for line in commands(page, long=True):
+    for line, code in commands(page, long=True):
         program, *words = shlex.split(line)
         words = [sys.executable, "-m", MODULES[program], *words]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"
+        assert done.returncode == code, f"{line}: {done.stderr[-2000:]}"

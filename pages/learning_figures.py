@@ -72,7 +72,8 @@ def goodhart(axes: Axes) -> None:
     proxy = (value + 0.5 * torch.randn(2000) + 4.0 * flawed).tolist()
     distances = [best_of_n_kl(n) ** 0.5 for n in SIZES]
     axes.plot(distances, [best_of_n(proxy, proxy, n) for n in SIZES], marker=".", label="proxy")
-    axes.plot(distances, [best_of_n(proxy, (value - 2.0 * flawed).tolist(), n) for n in SIZES], marker=".", label="gold")
+    gold = (value - 2.0 * flawed).tolist()
+    axes.plot(distances, [best_of_n(proxy, gold, n) for n in SIZES], marker=".", label="gold")
     axes.set(xlabel="√KL to the sampler, at most", ylabel="reward")
 
 

@@ -432,4 +432,38 @@ MISTAKES: dict[str, list[Mistake]] = {
         ("int(numbers[-1]) == int(answer)", "numbers[-1] == answer", "not their spelling"),
         ("bool(numbers) and ", "", "raises an error"),
     ],
+    "run_a": [
+        ('"groups/zero_variance"', '"reward/mean"', "of one group differ"),
+        ('"groups/zero_variance"', '"eval/accuracy"', "that is the damage"),
+        ('"rollout.temperature"', '"optimizer.lr"', "move as in a healthy run"),
+        ('"rollout.temperature"', '"rollout.prompts"', "compare line by line"),
+        ("value = 1.0", "value = 0.1", "nearly all the same"),
+        ("value = 1.0", "value = 5", "so random"),
+    ],
+    "run_b": [
+        ('"weights/change"', '"truncated"', "comes later"),
+        ('"optimizer.lr"', '"rollout.max_tokens"', "no longer ends them"),
+        ("value = 1e-3", "value = 1e-7", "hardly move"),
+        ("value = 1e-3", "value = 0.01", "the weights jump"),
+    ],
+    "run_c": [
+        ('"kl"', '"approx_kl"', "since the beginning"),
+        ('"kl"', '"clip_fraction"', "as it is in a healthy one"),
+        ('"algorithm.kl.coefficient"', '"model.new.context"', "changes nothing"),
+        ("value = 0.02", "value = 5", "larger than what a better answer earns"),
+        ("value = 0.02", 'value = "0.02"', "give a number"),
+    ],
+    "run_d": [
+        ('"truncated"', '"grad_norm"', "no token is trained any more"),
+        ('"rollout.max_tokens"', '"rollout.mask_truncated"', "Why is everything cut off"),
+        ('"rollout.max_tokens"', '"optimizer.lr"', "which rollouts are left"),
+        ("value = 8", "value = 5", "cannot end"),
+        ("value = 8", "value = 6.5", "whole numbers"),
+    ],
+    "run_e": [
+        ('"entropy"', '"truncated"', "how random"),
+        ('"algorithm.entropy.coefficient"', '"optimizer.lr"', "slower"),
+        ("value = 0.0", "value = 0.5", "being undecided"),
+        ("value = 0.0", "value = -1", "cannot be negative"),
+    ],
 }

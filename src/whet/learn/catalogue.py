@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whet.errors import UserError, nearest
+from whet.learn.bugs.broken_runs import RUNS
 from whet.learn.bugs.hunt import BUGS
 from whet.learn.exercise import Exercise
 from whet.learn.language import attention_exercise, bigram_exercise, byte_pair_exercise, next_token_exercise
@@ -32,6 +33,7 @@ EXERCISES: tuple[Exercise, ...] = (
     pair_reward_exercise.EXERCISE,
     dpo_exercise.EXERCISE,
     *BUGS,
+    *RUNS,
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 STUBS = Path(__file__).with_name("stubs")
-PHASES = ("language models", "policy gradients", "preferences", "bug hunt")
+PHASES = ("language models", "policy gradients", "preferences", "bug hunt", "broken runs")
 
 
 @dataclass(frozen=True)
@@ -38,3 +38,9 @@ class Exercise:
     def stub(self) -> Path:
         """The file that the learner starts from."""
         return STUBS / self.phase.replace(" ", "_") / f"{self.name.replace('-', '_')}.py"
+
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe that the learner runs, if the exercise is about one."""
+        file = self.stub.with_suffix(".yaml")
+        return file if file.is_file() else None

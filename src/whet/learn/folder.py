@@ -39,6 +39,8 @@ def start(folder: Path, exercise: Exercise) -> Path:
     if not ignored.exists():
         ignored.write_text(f"{PROGRESS}\n", "utf-8")
     file.write_text(exercise.stub.read_text("utf-8"), "utf-8")
+    if exercise.recipe and not (folder / exercise.recipe.name).exists():
+        (folder / exercise.recipe.name).write_text(exercise.recipe.read_text("utf-8"), "utf-8")
     if exercise.name not in progress(folder):
         note(folder, exercise, Record())
     return file

@@ -58,6 +58,8 @@ def start(number: Which, folder: Folder = HERE, as_json: arguments.AsJson = Fals
         say_json({**_facts(exercise), "file": file})
         return
     say(f"{file}: {exercise.title}")
+    if exercise.recipe:
+        say(f"run its recipe: `whet train {folder / exercise.recipe.name}`")
     say(f"read docs/learn/{exercise.chapter}, fill the file in, then `whet learn check {number}{_of(folder)}`")
 
 

@@ -1,0 +1,3 @@
+symptom = "weights/change"
+key = "optimizer.lr"
+value = 1e-3

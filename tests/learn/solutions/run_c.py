@@ -1,0 +1,3 @@
+symptom = "kl"
+key = "algorithm.kl.coefficient"
+value = 0.02

@@ -1,0 +1,3 @@
+symptom = "truncated"
+key = "rollout.max_tokens"
+value = 8

@@ -1,0 +1,3 @@
+symptom = "entropy"
+key = "algorithm.entropy.coefficient"
+value = 0.0

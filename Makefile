@@ -68,7 +68,7 @@ test-launchers: $(LAUNCHERS_STAMP)  ## job files of `whet launch` against each t
 test-deepspeed: $(DEEPSPEED_STAMP)  ## models spread by DeepSpeed's ZeRO-3 over 2 and 4 processes, about five minutes
 	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 $(DEEPSPEED_BIN)/python -m pytest -m 'slow or not slow' tests/distributed/test_zero3.py tests/contracts/test_resumption_zero3.py
 
-test-chapters: $(STAMP)  ## the commands of docs/learn that take minutes; about a quarter of an hour
+test-chapters: $(STAMP)  ## the commands of docs/learn that take minutes; about twenty-five minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/learn/test_chapters.py
 
 test-browser: $(STAMP)  ## the page of `whet ui` in Debian's chromium, headless: live, search, microscope, export, hostile runs

@@ -1,4 +1,4 @@
-"""Exercise 24, broken runs: held-out accuracy stays where the supervised start left it.
+"""Exercise 24, broken runs: held-out accuracy does not rise.
 
 Chapter: docs/learn/25-debugging.md. Run the recipe beside this file, `whet train learn/run_a.yaml`, then
 `whet doctor @last`, and look at its report. One setting is at fault. Fill in the answers; then

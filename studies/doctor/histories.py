@@ -48,7 +48,7 @@ def kept(run: Path) -> dict[str, Any]:
     directory = RunDirectory.open(run, is_writer=False)
     history = read_history(directory)
     return {
-        "facts": [asdict(fact) for fact in recorded_facts(directory)],
+        "facts": [asdict(fact) for fact in recorded_facts(directory, history.settings)],
         "config": history.settings.config,
         "parameters": history.settings.parameters,
         "steps": history.steps,

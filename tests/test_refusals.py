@@ -395,11 +395,11 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "next would be missed; leave one of the two out",
         {"rollout": {"stop": []}},
     ),
-    "workers with another engine": (
-        {"algorithm": "grpo", "engine": {"name": "vllm"}, "asynchronous": {"workers": 2}},
-        "asynchronous and engine.name vllm: rollout workers sample with whet's own engine; use engine.name=native, or "
-        "leave asynchronous out",
-        {"engine": {"name": "native"}},
+    "workers with one server": (
+        {"algorithm": "grpo", "engine": {"name": "vllm", "url": "http://h:1"}, "asynchronous": {"workers": 2}},
+        "asynchronous and engine.url http://h:1: a server has the weights of one version, and each rollout worker those "
+        "of its ticket, in a vLLM of its own; leave one of the two out",
+        {"engine": {"name": "vllm", "url": ""}},
     ),
     "parts without a prompt": (
         {"algorithm": "dapo", "rollout": {"prompts": 4}, "asynchronous": {"staleness": 1, "parts": 5}},

@@ -138,10 +138,15 @@ class TrainConfig(Section):
         """Name of the evaluation set → task whose held-out prompts are answered; `PLAIN` is that without a name."""
         return tasks_of(self.eval, self.task, has_files=True)
 
+    @property
+    def trainer_engine(self) -> EngineConfig:
+        """The engine in the trainer's own process."""
+        return self.engine
+
     @model_validator(mode="after")
     def _trained_weights(self) -> TrainConfig:
         refuse_rounded_weights(self.model, self.optimizer)
-        refuse_spread(self.distributed, self.engine, self.model, self.optimizer)
+        refuse_spread(self.distributed, self.trainer_engine, self.model, self.optimizer)
         return self
 
     @model_validator(mode="after")
@@ -200,6 +205,13 @@ class OnlineConfig(TrainConfig):
     def staleness(self) -> int:
         """The most steps by which the weights that sampled are older than those that learn."""
         return 0 if self.asynchronous is None else self.asynchronous.staleness
+
+    @property
+    def trainer_engine(self) -> EngineConfig:
+        """Beside workers the trainer only evaluates, with whet's own engine: a vLLM is in each of them."""
+        if self.asynchronous is None or self.engine.name == "native":
+            return self.engine
+        return self.engine.model_copy(update={"name": "native"})
 
     @property
     def eval_sampling(self) -> Sampling:

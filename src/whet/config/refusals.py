@@ -76,10 +76,10 @@ def refuse_asynchronous(
     """Raises a ValueError for the first combination that is refused; `steps` are 0 where epochs decide."""
     if asynchronous is None:
         return
-    if engine.name != "native":
+    if engine.url:
         raise ValueError(
-            f"asynchronous and engine.name {engine.name}: rollout workers sample with whet's own engine; use "
-            "engine.name=native, or leave asynchronous out"
+            f"asynchronous and engine.url {engine.url}: a server has the weights of one version, and each rollout worker "
+            "those of its ticket, in a vLLM of its own; leave one of the two out"
         )
     for reason in (*_parts(asynchronous, rollout), *_in_flight(asynchronous, rollout)):
         raise ValueError(reason)

@@ -170,7 +170,7 @@ def _checked(config: Config, world: World, *, resumed: str) -> World:
     if isinstance(config, CollectConfig):
         return world
     if isinstance(config, OnlineConfig) and config.asynchronous is not None:
-        require_pool(config.asynchronous)
+        require_pool(config.asynchronous, config.engine)
     how = config.distributed
     return world.sharded(how.sharding, replicas=how.replicas, cpu_offload=how.cpu_offload)
 

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -206,6 +207,12 @@ def _unserved(decoder: Decoder, error: Exception) -> UserError:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def require_vllm() -> None:
+    """Refuses where vLLM is not installed, without importing it: that takes seconds, and sets threads."""
+    if find_spec("vllm") is None:
+        _import_vllm()
 
 
 def _import_vllm() -> Any:

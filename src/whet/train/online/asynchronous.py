@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from whet.engines.native.native_engine import PLAIN_SEQUENCES
+from whet.engines.vllm.weights import served_decoder
 from whet.errors import RunFailed
 from whet.records import Completion, Example, Prompt, Sampling
 from whet.rollout import Scoring, draw, tokenize_prompts
@@ -58,6 +59,8 @@ class SampledAhead(Checkpointed):
     def __init__(self, source: Source, directory: Path, progress: Progress) -> None:
         """`directory`: of the run's own, for weights and answers, unless the recipe names another place."""
         assert source.config.asynchronous is not None
+        if source.config.engine.name == "vllm":
+            served_decoder(source.learner.policy)  # before workers are started
         self._of, self._settings, self._progress = source, source.config.asynchronous, progress
         place, self._others = self._settings.weights_directory, source.config.placement.names
         self._directory = Path(place) / shared_name(directory.parent) if place else directory

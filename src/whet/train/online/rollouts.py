@@ -15,9 +15,10 @@ from tempfile import TemporaryFile
 from typing import Protocol
 
 from whet.config import OnlineConfig
-from whet.config.parts import AsynchronousConfig
+from whet.config.parts import AsynchronousConfig, EngineConfig
 from whet.config.reward import MOST_WORKERS
 from whet.distributed.world import World
+from whet.engines.vllm.vllm_engine import require_vllm
 from whet.errors import UserError
 from whet.imports import optional_package
 from whet.models.protocol import CausalLM
@@ -96,8 +97,10 @@ class SampledNow:
         """Nothing to release: the session closes the engine."""
 
 
-def require_pool(settings: AsynchronousConfig) -> None:
+def require_pool(settings: AsynchronousConfig, engine: EngineConfig) -> None:
     """Refuses a pool that cannot be started here, before anything is written."""
+    if engine.name == "vllm" and settings.pool == "processes":
+        require_vllm()
     if settings.pool == "ray":
         optional_package("ray", "asynchronous.pool=ray", remedy="pip install 'whet[ray]'")
     place = settings.weights_directory

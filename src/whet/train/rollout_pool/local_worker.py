@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ COMMAND = (
 )  # -P: no file here shadows a library
 LOAD_SECONDS = 600.0  # the least that a worker is given to import torch and read a model from a cold disk
 SHOWN_BYTES = 2000  # of the last output
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def worker_device(kind: str, number: int, others: Collection[str] = ()) -> str:
@@ -37,6 +38,19 @@ def worker_device(kind: str, number: int, others: Collection[str] = ()) -> str:
     free = [f"{kind}:{index}" for index in range(trainers, torch.cuda.device_count())]
     free = [device for device in free if device not in others] or [f"{kind}:0"]
     return free[number % len(free)]
+
+
+def with_vllm(setup: WorkerSetup, environment: Mapping[str, str]) -> tuple[WorkerSetup, dict[str, str]]:
+    """A worker's setup and environment: a vLLM takes the first GPU that it sees, or would bind threads to all cores."""
+    found = {**environment, "OMP_NUM_THREADS": str(setup.threads)}
+    kind, _, index = setup.device.partition(":")
+    if setup.engine["name"] != "vllm":
+        return setup, found
+    if kind == "cpu":
+        return setup, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", **found}
+    seen = [name for name in environment.get(VISIBLE, "").split(",") if name]
+    place = int(index or 0)
+    return replace(setup, device=f"{kind}:0"), {**found, VISIBLE: seen[place] if seen else str(place)}
 
 
 class LocalWorker:
@@ -58,11 +72,11 @@ class LocalWorker:
         return escaped(" ".join(self._printed[-SHOWN_BYTES:].decode(errors="replace").split()))
 
     def start(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self._setup.threads)}
+        setup, environment = with_vllm(self._setup, os.environ)
         self._child = Child(COMMAND, environment, printed=self._print)
         if self._is_ended:  # meanwhile
             self._child.end()
-        message = {**asdict(self._setup), "answers": str(self._answers)}
+        message = {**asdict(setup), "answers": str(self._answers)}
         if "ready" not in self._asked(message, max(LOAD_SECONDS, self._limit)):
             raise WorkerLost("gave an answer that is none")
 

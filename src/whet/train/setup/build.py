@@ -178,7 +178,7 @@ def build_parts(config: TrainConfig, world: World) -> Parts[CausalLM]:
             keep_bf16=keeps_bf16(config, world.device),
             mapped=world.sharding.is_sharded,
         ),
-        engine=build_engine(config.engine, policy, start.tokenizer, world),
+        engine=build_engine(config.trainer_engine, policy, start.tokenizer, world),
         optimizer=make_optimizer(policy, config.optimizer),
         origin=origin,
         dtype=start.dtype,
@@ -210,7 +210,8 @@ def _sampled(config: TrainConfig) -> tuple[list[Side], int, str]:
 
 def start_model(config: TrainConfig, world: World) -> Start:
     """The task, and the tokenizer and language model that the run starts from."""
-    set_up_allocator(world.device, expandable=config.engine.name != "vllm" or bool(config.engine.url))
+    engine = config.trainer_engine
+    set_up_allocator(world.device, expandable=engine.name != "vllm" or bool(engine.url))
     task, hides = training_task(config), _hides_tokens(config)
     if config.model.new is not None:
         named = named_tokenizer(config.model.new.tokenizer, task, masks=hides)

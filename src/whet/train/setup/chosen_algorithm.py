@@ -28,13 +28,13 @@ def build_algorithm(config: AlgorithmBase) -> Algorithm:
 def old_source(algorithm: Algorithm, config: OnlineConfig, *, is_exact: bool) -> Old:
     """The cheapest source of old log-probs that is correct for this algorithm. The only place that decides it.
 
-    `is_exact`: the sampler's log-probs are the policy's (`Engine.is_exact`).
+    `is_exact`: the log-probs of the trainer's engine are the policy's (`Engine.is_exact`).
     """
     if reads_old(config.algorithm, config.critic):
         return "read"
     if config.staleness:  # π_old is the policy at the start of the step, or, where nothing else corrects, the sampler
         return "sampled" if plain(algorithm.importance_correction) is uncorrected else "read"
-    if is_exact:
+    if is_exact and config.engine.name == config.trainer_engine.name:  # else workers sample with another one
         return "sampled"
     updates = config.update.epochs * config.update.minibatches
     in_advantage = algorithm.needs_values or "logprobs_old" in terms(algorithm.advantage)

@@ -397,8 +397,8 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "workers with one server": (
         {"algorithm": "grpo", "engine": {"name": "vllm", "url": "http://h:1"}, "asynchronous": {"workers": 2}},
-        "asynchronous and engine.url http://h:1: a server has the weights of one version, and each rollout worker those "
-        "of its ticket, in a vLLM of its own; leave one of the two out",
+        "asynchronous and engine.url http://h:1: a server has the weights of one version, and each rollout worker "
+        "those of its ticket, in a vLLM of its own; leave one of the two out",
         {"engine": {"name": "vllm", "url": ""}},
     ),
     "parts without a prompt": (

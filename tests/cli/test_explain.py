@@ -406,6 +406,11 @@ def test_the_processes_are_said(whet: Whet, write: Any) -> None:
         "6 (of asynchronous.workers=9: no more have work), processes of this machine; they sample draws in 3 parts"
     )
     assert counted in several
+    (_, vllm) = processes("engine.name=vllm", "asynchronous={staleness: 1}", "algorithm.preset=grpo")
+    assert "1, processes of this machine, each with a vLLM of its own; they sample whole draws" in vllm
+    judged = whet("explain", write(ONLINE), "reward.model={path: someone/model, workers: 2}").out
+    beside = "2 processes, each with a copy of the reward model, beside each trainer, on CPUs"
+    assert f"  reward workers    {beside}\n" in judged
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_without_vllm_a_run_is_refused_before_it_begins(
 ) -> None:
     monkeypatch.setattr("whet.engines.vllm.vllm_engine.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(UserError, match="engine.name=vllm"):
+    with pytest.raises(UserError, match=r"engine\.name=vllm"):
         train(ahead(model), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -121,7 +121,7 @@ def test_a_family_that_vllm_does_not_serve_is_refused_before_workers_start(tmp_p
     (tmp_path / "gemma").mkdir()
     policy.save(tmp_path / "gemma")
     tokenizer.save(tmp_path / "gemma")
-    with pytest.raises(UserError, match="engine.name=vllm serves gpt2, llama, .* and this model is of another kind"):
+    with pytest.raises(UserError, match=r"engine.name=vllm serves gpt2, llama, .* and this model is of another kind"):
         train(ahead(tmp_path / "gemma"), tmp_path / "run")
     assert not (tmp_path / "run" / "hand_off").exists()
 
@@ -138,7 +138,7 @@ def test_the_trainer_evaluates_with_the_native_engine(model: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["native", "vllm"])
 def test_log_probs_of_another_engine_are_not_taken_for_the_trainers(engine: str, model: Path) -> None:
-    """Without staleness an exact engine's log-probs are π_old: those of vLLM are not, however exact the trainer's is."""
+    """Without staleness an exact engine's log-probs are π_old; those of vLLM are not, whatever the trainer's is."""
     written = {**recipe(model, {"staleness": 0}), "engine": {"name": engine}}
     written["update"] = {"minibatches": 2}
     config = validate(written, where="test")

@@ -21,9 +21,10 @@ from tests.tasks.test_grading import gone, wait_until
 from whet.errors import UserError
 from whet.records import Completion, Example, Prompt, Sampled
 from whet.rollout import Scoring
+from whet.tasks.grading.elastic import Cancelled
 from whet.tasks.grading.failures import GradingFailed, Tolerance
 from whet.tasks.grading.graders import WorkerGrader, make_grader
-from whet.tasks.grading.pool import Cancelled, WorkerPool
+from whet.tasks.grading.pool import WorkerPool
 from whet.tasks.protocol import Grader
 
 REWARDS = r"""

@@ -140,3 +140,11 @@ def test_what_rounding_could_show_is_not_listed(run, tmp_path: Path, uncertain: 
 def test_dotted_keys_of_a_recipe() -> None:
     written = parse_yaml("a: 1\nb: {c: [1, 2], d: {e: null}}\nf: {}\n", where="test")
     assert list(written_keys(written)) == ["a", "b.c", "b.d.e"]
+
+
+def test_keys_of_a_reward_model_in_workers_and_of_one_without(run, tmp_path: Path) -> None:
+    alone = listed(tmp_path, "reward.model=RM", "reward.model.pass_seconds=9", "offload.reward=always")
+    assert alone == {"reward.model.pass_seconds": "reward.model.workers is 0"}
+    workers = ("reward.model=RM", "reward.model.workers=2", "reward.model.threads=3", "offload.reward=never")
+    found = listed(tmp_path, *workers)
+    assert found == {"offload.reward": "reward.model.workers have the reward model"}

@@ -52,7 +52,7 @@ from whet.config.refusals import (
     refuse_unevaluable,
     refuse_untrainable,
 )
-from whet.config.reward import RewardConfig
+from whet.config.reward import RewardConfig, RewardModelConfig
 from whet.config.section import Above, Count, ModelPath, Positive, Section, Seed
 from whet.records import Sampling
 
@@ -205,6 +205,12 @@ class OnlineConfig(TrainConfig):
     def staleness(self) -> int:
         """The most steps by which the weights that sampled are older than those that learn."""
         return 0 if self.asynchronous is None else self.asynchronous.staleness
+
+    @property
+    def judge(self) -> RewardModelConfig | None:
+        """The reward model, unless it is in workers on CPUs: what the GPUs of a run have to hold."""
+        model = self.reward.model
+        return None if model is None or (model.workers and not self.placement.reward) else model
 
     @property
     def trainer_engine(self) -> EngineConfig:

@@ -78,8 +78,8 @@ def refuse_asynchronous(
         return
     if engine.url:
         raise ValueError(
-            f"asynchronous and engine.url {engine.url}: a server has the weights of one version, and each rollout worker "
-            "those of its ticket, in a vLLM of its own; leave one of the two out"
+            f"asynchronous and engine.url {engine.url}: a server has the weights of one version, and each rollout "
+            "worker those of its ticket, in a vLLM of its own; leave one of the two out"
         )
     for reason in (*_parts(asynchronous, rollout), *_in_flight(asynchronous, rollout)):
         raise ValueError(reason)

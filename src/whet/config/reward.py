@@ -11,8 +11,9 @@ from whet.records import LARGEST_REWARD
 
 Alpha = Annotated[float, Field(ge=-1e6, le=1e6)]  # factor of a log-prob in a reward
 
-MOST_WORKERS = 256  # of reward functions
+MOST_WORKERS = 256  # of reward functions, and of a reward model
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+ModelWorkers = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
 
 
 class RewardFunction(Section):
@@ -27,8 +28,12 @@ class RewardModelConfig(Section):
     """A reward model that scores completions: a directory or a run."""
 
     shorthand: ClassVar[str] = "path"
+    saved_if_set: ClassVar[tuple[str, ...]] = ("workers", "threads", "pass_seconds")
     path: ModelPath  # the directory of a reward model, or the run that trained it
     weight: float = 1.0  # in the sum of all rewards
+    workers: ModelWorkers = 0  # processes that score with it, each with a copy, on placement.reward or CPUs; 0: none
+    threads: Positive | None = None  # CPU threads of a worker; null: as many as the trainer has
+    pass_seconds: Above = 600.0  # of a worker for a pass; one that takes longer is killed, and others get its texts
 
 
 class TokenRewardConfig(Section):

@@ -4,7 +4,8 @@ Training builds its inputs with `whole_text` and `stepped_text` too, so truncati
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from whet.models.layers.decoder_config import autocast, on_device
 from whet.models.model_tokenizer import model_tokenizer
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel, load_reward_model, pack_through
-from whet.models.reward.settings import Aggregation
+from whet.models.reward.settings import Aggregation, RewardSettings
 from whet.models.reward.shared_base import reward_model_on
 from whet.models.text.tokenizers import PromptText, fitting_prompt
 
@@ -77,8 +78,80 @@ def one_step(step: str, separator: str) -> str:
     return step
 
 
-class Scorer:
-    """A reward model with its tokeniser: prompts and completions → one reward each, without gradients."""
+class TextScorer(ABC):
+    """Prompts and completions → one reward each; passes through the model are made here, or by others."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, settings: RewardSettings, context: int, max_tokens: int | None = None
+    ) -> None:
+        """`max_tokens`: truncation of a text, by default as in training."""
+        self.tokenizer, self.settings = tokenizer, settings
+        self.limit = min(context, max_tokens or settings.max_tokens or context)
+        self.truncated = 0  # texts that were truncated, over all calls
+
+    @property
+    @abstractmethod
+    def pass_tokens(self) -> int:
+        """The most tokens of a pass, but for a single text."""
+
+    @abstractmethod
+    def begin_passes(self, passes: Sequence[Sequence[ScoredText]]) -> Callable[[], Sequence[Sequence[float]]]:
+        """What waits for the numbers at the places of each pass, text by text."""
+
+    def score(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[float]:
+        """One reward each, higher is better.
+
+        For a preference model it is the score, for an outcome model the probability that the completion is right, for a
+        process model the aggregate of the probabilities that its steps are right.
+        """
+        return self.begin(prompts, completions)()
+
+    def begin(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> Callable[[], list[float]]:
+        """What waits for the rewards of `score`."""
+        scored = self._begun(prompts, completions)
+        return lambda: [self._reward(places) for places in scored()]
+
+    def steps(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[list[float]]:
+        """A process model's probability that each step is right."""
+        if self.settings.kind != "process":
+            raise UserError(f"a {self.settings.kind} reward model does not score steps: use a process reward model")
+        return self._begun(prompts, completions)()
+
+    def text(self, prompt: PromptText, completion: str) -> ScoredText:
+        """A prompt and a completion as input of the model."""
+        separator = self.settings.separator
+        if self.settings.kind != "process":
+            text = whole_text(self.tokenizer, prompt, completion, self.limit)
+        else:
+            steps = split_steps(completion, separator)
+            text = stepped_text(self.tokenizer, prompt, steps, self.limit, separator=separator)
+        if not text.prompt and not self.tokenizer.prompt(prompt):
+            raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
+        return text
+
+    def _begun(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> Callable[[], list[list[float]]]:
+        """What waits for the score (preference) or probability (outcome, process) at each place of each text."""
+        texts = [self.text(*pair) for pair in zip(prompts, completions, strict=True)]
+        self.truncated += sum(text.cut > 0 for text in texts)
+        batches = list(_batches(texts, self.pass_tokens))
+        read = self.begin_passes([[texts[row] for row in rows] for rows in batches])
+
+        def scored() -> list[list[float]]:
+            found: list[list[float]] = [[] for _ in texts]
+            for rows, numbers in zip(batches, read(), strict=True):
+                values = iter(numbers)
+                for row in rows:
+                    found[row] = [next(values) for _ in texts[row].places]
+            return found
+
+        return scored
+
+    def _reward(self, places: Sequence[float]) -> float:
+        return aggregated(places, self.settings.aggregation) if self.settings.kind == "process" else places[0]
+
+
+class Scorer(TextScorer):
+    """A reward model with its tokeniser, in this process and without gradients."""
 
     def __init__(
         self,
@@ -89,57 +162,32 @@ class Scorer:
         micro_batch_tokens: int | None = None,
     ) -> None:
         """`max_tokens`: truncation of a text, by default as in training; `micro_batch_tokens`: tokens per pass."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.limit = min(model.context, max_tokens or model.settings.max_tokens or model.context)
-        self.micro_batch_tokens = micro_batch_tokens
-        self.truncated = 0  # texts that were truncated, over all calls
+        super().__init__(tokenizer, model.settings, model.context, max_tokens)
+        self.model, self.micro_batch_tokens = model, micro_batch_tokens
 
-    def score(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[float]:
-        """One reward each, higher is better.
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
-        For a preference model it is the score, for an outcome model the probability that the completion is right, for a
-        process model the aggregate of the probabilities that its steps are right.
-        """
-        scored = self._scored_pairs(prompts, completions)
-        if self.model.kind == "process":
-            return [aggregated(steps, self.model.settings.aggregation) for steps in scored]
-        return [places[0] for places in scored]
+    @property
+    def pass_tokens(self) -> int:
+        return self.micro_batch_tokens or (CUDA_TOKENS if self.device.type == "cuda" else CPU_TOKENS)
 
-    def steps(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[list[float]]:
-        """A process model's probability that each step is right."""
-        if self.model.kind != "process":
-            raise UserError(f"a {self.model.kind} reward model does not score steps: use a process reward model")
-        return self._scored_pairs(prompts, completions)
+    def begin(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> Callable[[], list[float]]:
+        """Nothing is done until it is waited for: the model may be in host memory before."""
+
+        def rewards() -> list[float]:
+            return super(Scorer, self).begin(prompts, completions)()
+
+        return rewards
+
+    def begin_passes(self, passes: Sequence[Sequence[ScoredText]]) -> Callable[[], Sequence[Sequence[float]]]:
+        return lambda: [self.read(texts) for texts in passes]
 
     @torch.no_grad()
-    def _scored_pairs(self, prompts: Sequence[PromptText], completions: Sequence[str]) -> list[list[float]]:
-        """The score (preference) or probability (outcome, process) at each place of each text."""
-        texts = [self.text(*pair) for pair in zip(prompts, completions, strict=True)]
-        self.truncated += sum(text.cut > 0 for text in texts)
-        device = next(self.model.parameters()).device
-        micro_batch_tokens = self.micro_batch_tokens or (CUDA_TOKENS if device.type == "cuda" else CPU_TOKENS)
-        scored: list[list[float]] = [[] for _ in texts]
-        for rows in _batches(texts, micro_batch_tokens):
-            values = iter(self._read([texts[row] for row in rows], device))
-            for row in rows:
-                scored[row] = [next(values) for _ in texts[row].places]
-        return scored
-
-    def text(self, prompt: PromptText, completion: str) -> ScoredText:
-        """A prompt and a completion as input of the model."""
-        separator = self.model.settings.separator
-        if self.model.kind != "process":
-            text = whole_text(self.tokenizer, prompt, completion, self.limit)
-        else:
-            steps = split_steps(completion, separator)
-            text = stepped_text(self.tokenizer, prompt, steps, self.limit, separator=separator)
-        if not text.prompt and not self.tokenizer.prompt(prompt):
-            raise UserError("a prompt has no tokens: give it at least one, such as the beginning-of-sequence token")
-        return text
-
-    def _read(self, texts: Sequence[ScoredText], device: torch.device) -> list[float]:
-        """The rewards at the places, text by text; prompts that texts share are computed once."""
+    def read(self, texts: Sequence[ScoredText]) -> list[float]:
+        """The numbers at the places, text by text, in one pass; prompts that texts share are computed once."""
+        device = self.device
         tokens = pad_sequence([torch.tensor(text.tokens) for text in texts], batch_first=True)
         lengths = torch.tensor([len(text.tokens) for text in texts])
         columns = torch.arange(tokens.shape[1])

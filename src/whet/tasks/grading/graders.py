@@ -14,8 +14,9 @@ from typing import Any
 from whet.errors import RunFailed, UserError
 from whet.imports import is_object
 from whet.records import Example, Sampled, Score
+from whet.tasks.grading.elastic import Cancelled
 from whet.tasks.grading.failures import Blame, Tolerance
-from whet.tasks.grading.pool import Cancelled, WorkerPool
+from whet.tasks.grading.pool import WorkerPool
 from whet.tasks.grading.process import Child, ChildDied, ChildGarbled, ChildHung, withheld, worker_environment
 from whet.tasks.grading.reward_functions import RewardFailed
 from whet.tasks.grading.starting import death_of, garbled, started

@@ -140,9 +140,9 @@ def _of_decoder(config: Training, algorithm: Algorithm | None, shape: DecoderCon
 
 def _judge(config: Training, policy: DecoderConfig) -> tuple[DecoderConfig | None, int]:
     """The shape of the reward model, None if it is not known, and the bytes of an adapter on the policy's base."""
-    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+    if not isinstance(config, OnlineConfig) or config.judge is None:
         return None, 0
-    found, unknown = reward_shape(config.reward.model.path, policy)
+    found, unknown = reward_shape(config.judge.path, policy)
     return (None, 0) if unknown else (found, reward_adapter(config))
 
 
@@ -302,10 +302,10 @@ def _critic_weights(config: Training, algorithm: Algorithm | None, shape: ModelS
 
 
 def _reward_bytes(config: Training) -> int | None:
-    if not isinstance(config, OnlineConfig) or config.reward.model is None:
+    if not isinstance(config, OnlineConfig) or config.judge is None:
         return 0
     try:
-        stored = stored_tensors(_weights_of(resolve_model(config.reward.model.path)))
+        stored = stored_tensors(_weights_of(resolve_model(config.judge.path)))
     except UserError:
         return None
     return sum(torch.Size(tensor.shape).numel() for tensor in stored.values()) * FP32_BYTES

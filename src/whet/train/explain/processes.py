@@ -11,6 +11,7 @@ def processes(config: Training) -> dict[str, str]:
     if isinstance(config, OnlineConfig):
         for name, devices in config.placement.places.items():
             facts |= {name: f"on {' and '.join(devices)}, apart from the trainers"} if devices else {}
+        facts |= _reward_workers(config)
     ahead = config.asynchronous if isinstance(config, OnlineConfig) else None
     if ahead is None:
         return facts
@@ -22,8 +23,18 @@ def processes(config: Training) -> dict[str, str]:
         f"with weights that are at most {ahead.staleness:,} step{plural} old" if ahead.staleness else "in turn with it"
     )
     where = "processes of this machine" if ahead.pool == "processes" else "actors of a Ray cluster"
-    workers = f"{count:,}{limit}, {where}; they sample {each} {age}"
+    own = ", each with a vLLM of its own" if config.engine.name == "vllm" else ""
+    workers = f"{count:,}{limit}, {where}{own}; they sample {each} {age}"
     return facts | {"rollout workers": workers}
+
+
+def _reward_workers(config: OnlineConfig) -> dict[str, str]:
+    model = config.reward.model
+    if model is None or not model.workers:
+        return {}
+    where = " and ".join(config.placement.reward) or "CPUs"
+    copies = "process with a copy" if model.workers == 1 else "processes, each with a copy"
+    return {"reward workers": f"{model.workers:,} {copies} of the reward model, beside each trainer, on {where}"}
 
 
 def _held(config: Training) -> str:

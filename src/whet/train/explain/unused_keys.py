@@ -211,6 +211,10 @@ def _machinery(config: OnlineConfig) -> dict[str, str]:
         inert |= dict.fromkeys(PLACES_OF_REFERENCE, no_model)
     if config.reward.model is None:
         inert |= dict.fromkeys(("offload.reward", "placement.reward"), "reward.model is not set")
+    elif config.reward.model.workers:
+        inert["offload.reward"] = "reward.model.workers have the reward model"
+    else:
+        inert |= dict.fromkeys(("reward.model.threads", "reward.model.pass_seconds"), "reward.model.workers is 0")
     if config.device == "cpu":
         inert["offload"] = "device is cpu, whose memory is the host's"
     if plain(config.algorithm.cell("dynamic_sampling")) is keep_all:

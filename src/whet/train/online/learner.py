@@ -251,8 +251,9 @@ def offload_candidates(learner: Learner, grader: Grader) -> dict[str, tuple[nn.M
     if reference is not None and isinstance(reference.model, nn.Module) and not shares and reference.own is None:
         found["reference"] = (reference.model, reference.sync_steps is None)
     is_apart = bool(learner.config.placement.reward)
-    if isinstance(grader, ModelGrader) and not (is_apart or (shares and shares_memory(grader.model, learner.policy))):
-        found["reward"] = (grader.model, True)
+    judge = None if is_apart or not isinstance(grader, ModelGrader) else grader.model
+    if judge is not None and not (shares and shares_memory(judge, learner.policy)):
+        found["reward"] = (judge, True)
     if critic is not None and critic.trunk is not None and not shares:
         found["critic"] = (critic, False)
     return found

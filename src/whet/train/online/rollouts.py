@@ -135,7 +135,8 @@ def build_rollouts(
     progress: Progress,
 ) -> Rollouts:
     """The source that the recipe asks for, and a grader that follows what a user writes of its workers."""
-    follow_wanted(grader, partial(_reward_workers, WantedNumber(reward_workers_path(run.path), progress), progress))
+    wanted = WantedNumber(reward_workers_path(run.path), progress)
+    follow_wanted(grader, partial(_reward_workers, wanted, progress), progress.note)
     source = Source(
         parts=parts, learner=learner, grader=grader, controllers=controllers, config=learner.config, world=learner.world
     )

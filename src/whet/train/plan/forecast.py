@@ -59,8 +59,8 @@ Planner = Callable[["Training", GPU], Plan]
 def _planner(config: Training, policy: DecoderConfig, tokens: Sequence[tuple[int, int]], gpus: int) -> Planner:
     """Plans a config with the shapes and lengths of this one."""
     reward, adapter = None, 0
-    if isinstance(config, OnlineConfig) and config.reward.model is not None:
-        reward, _ = reward_shape(config.reward.model.path, policy)
+    if isinstance(config, OnlineConfig) and config.judge is not None:
+        reward, _ = reward_shape(config.judge.path, policy)
         adapter = reward_adapter(config)
     shapes = RunShapes(policy=policy, about="", directory=None, reward=reward, reward_adapter=adapter)
     lengths = lengths_of(config, tokens)

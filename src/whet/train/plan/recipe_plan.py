@@ -268,6 +268,8 @@ def _notes(config: Training, shapes: RunShapes, plan: Plan) -> list[str]:
         found.append("device is cpu: planned is the same recipe on a GPU")
     if isinstance(config, OnlineConfig) and config.engine.name == "vllm":
         found.append("engine.name is vllm: planned is engine.name=native, and vLLM takes engine.memory_share besides")
+    if isinstance(config, OnlineConfig) and config.reward.model is not None and config.judge is None:
+        found.append("reward.model.workers score on CPUs: how long a step waits for them is not planned")
     if not plan.models.is_fused:
         found.append("the kernels of whet do not serve this shape: plain blocks are less closely predicted")
     if not shapes.policy.causal:

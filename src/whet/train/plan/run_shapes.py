@@ -60,8 +60,8 @@ def run_shapes(config: Training, task: Task | None, *, named: str | None = None)
     else:
         policy, about, directory = _found(config.model.path, "model")
     reward, adapter = None, 0
-    if isinstance(config, OnlineConfig) and config.reward.model is not None:
-        reward, note = reward_shape(config.reward.model.path, policy)
+    if isinstance(config, OnlineConfig) and config.judge is not None:
+        reward, note = reward_shape(config.judge.path, policy)
         notes += [note] if note else []
         adapter = reward_adapter(config)
     return RunShapes(
@@ -108,7 +108,7 @@ def reward_shape(path: str, policy: DecoderConfig) -> tuple[DecoderConfig | None
 
 def reward_adapter(config: OnlineConfig) -> int:
     """Bytes of the reward model's adapter if it shares the policy's frozen base; 0 for a model of its own."""
-    lora, model = config.model.lora, config.reward.model
+    lora, model = config.model.lora, config.judge
     if lora is None or lora.quantization != "none" or model is None or config.model.new is not None:
         return 0
     try:

@@ -10,12 +10,13 @@ from typing import Protocol
 import torch
 
 from whet.config import OnlineConfig, RewardConfig, RolloutConfig, TaskConfig
+from whet.config.reward import RewardModelConfig
 from whet.models.decoder.decoder import Decoder
 from whet.models.download.model_hub import resolve_model
 from whet.models.model_shape import is_adapter_of
 from whet.models.protocol import Tokenizer
 from whet.models.reward.reward_model import RewardModel
-from whet.models.reward.scoring import Scorer, load_scorer
+from whet.models.reward.scoring import Scorer, TextScorer, load_scorer
 from whet.records import Completion, Example, Sampled, Score
 from whet.rollout import sampled
 from whet.tasks.grading.failures import GradingFailed, Tolerance
@@ -24,37 +25,45 @@ from whet.tasks.grading.pool import WorkerPool
 from whet.tasks.grading.reward_functions import part_name
 from whet.tasks.grading.turn_grader import TurnGrader, graded_in_turns
 from whet.tasks.protocol import Awaited, Grader, Task, is_reward, too_large
+from whet.train.reward_workers.pooled_scorer import Note, PassPool, PooledScorer
 from whet.train.setup.offloading import Present, own_device
 from whet.train.setup.token_grader import TokenGrader
 
 MODEL_PART = "model"  # the part of a score that a reward model gives
+PLACE = "placement.reward"
 
 
 class ModelGrader:
     """Adds a reward model's score to that of reward functions; without functions, the task's score is only logged."""
 
-    def __init__(self, inner: Grader, scorer: Scorer, *, weight: float, has_functions: bool, is_graded: bool) -> None:
+    def __init__(
+        self, inner: Grader, scorer: TextScorer, *, weight: float, has_functions: bool, is_graded: bool
+    ) -> None:
         self._inner, self._scorer, self._weight, self._has_functions = inner, scorer, weight, has_functions
         self._is_graded = is_graded  # whether the task has a score of its own
 
     @property
-    def model(self) -> RewardModel:
-        return self._scorer.model
+    def model(self) -> RewardModel | None:
+        """The reward model in this process; None if workers have it."""
+        return self._scorer.model if isinstance(self._scorer, Scorer) else None
 
     def grade(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None = None) -> list[Score]:
         """Scores completions; `parts` holds the scores of the reward model, of functions and of the task."""
-        return self._with_model(self._inner.grade(examples, texts, sampled), examples, texts)
+        found = self._scorer.begin([example.prompt for example in examples], texts)
+        return self._together(self._inner.grade(examples, texts, sampled), found(), examples, texts)
 
     def shares(self, prompts: int) -> list[range]:
         return self._inner.shares(prompts)
 
     def submit(self, examples: Sequence[Example], texts: Sequence[str], sampled: Sampled | None) -> Awaited:
-        """Reward functions may run beside other work, the reward model runs when the scores are asked for."""
+        """Functions and workers with a reward model may run beside other work; one here runs when it is asked for."""
         given = self._inner.submit(examples, texts, sampled)
-        return lambda: self._with_model(given(), examples, texts)
+        found = self._scorer.begin([example.prompt for example in examples], texts)
+        return lambda: self._together(given(), found(), examples, texts)
 
-    def _with_model(self, given: Sequence[Score], examples: Sequence[Example], texts: Sequence[str]) -> list[Score]:
-        found = self._scorer.score([example.prompt for example in examples], texts)
+    def _together(
+        self, given: Sequence[Score], found: Sequence[float], examples: Sequence[Example], texts: Sequence[str]
+    ) -> list[Score]:
         scores = []
         for score, number, example, text in zip(given, found, examples, texts, strict=True):
             if score.is_missing:
@@ -78,18 +87,40 @@ class ModelGrader:
         same = {"has_functions": self._has_functions, "is_graded": self._is_graded}
         return ModelGrader(inner, self._scorer, weight=self._weight, **same)
 
-    def follow(self, wanted: Callable[[], int | None]) -> None:
-        """As `follow_wanted`, of the functions."""
-        follow_wanted(self._inner, wanted)
+    def follow(self, wanted: Callable[[], int | None], note: Note) -> None:
+        """As `follow_wanted`: the workers of functions, and as many with the reward model."""
+        if not isinstance(self._scorer, PooledScorer):
+            follow_wanted(self._inner, wanted, note)
+            return
+        pool = self._scorer.pool
+        pool.report(note)
+
+        def for_both() -> int | None:
+            if (number := wanted()) is not None:
+                pool.resize(number)
+            return number
+
+        if isinstance(self._inner, WorkerPool):
+            self._inner.follow(for_both)
+        else:
+            pool.follow(wanted)
 
     def close(self) -> None:
         self._inner.close()
+        if isinstance(self._scorer, PooledScorer):
+            self._scorer.pool.close()
 
 
-def follow_wanted(grader: Grader, wanted: Callable[[], int | None]) -> None:
-    """Has a grader with several workers ask before every batch for another number of them; others have none."""
-    if isinstance(grader, WorkerPool | ModelGrader):
-        grader.follow(wanted)
+def follow_wanted(grader: Grader, wanted: Callable[[], int | None], note: Note) -> None:
+    """Has a grader with several workers ask before every batch for another number of them; others have none.
+
+    `note` is told what happens to workers.
+    """
+    inner = grader.inner if isinstance(grader, TurnGrader) else grader
+    if isinstance(inner, ModelGrader):
+        inner.follow(wanted, note)
+    elif isinstance(inner, WorkerPool):
+        inner.follow(wanted)
 
 
 class StepScorer(Protocol):
@@ -172,7 +203,7 @@ def build_grader(
     """The grader around a built task; loads reward functions and models now, so that a wrong name fails at once.
 
     A reward model that is an adapter on the policy's frozen base shares its weights, unless it has a device of its
-    own.
+    own, or workers.
     """
     reward = config.reward
     if reward.tokens is not None:
@@ -191,10 +222,37 @@ def build_grader(
     )
     if reward.model is None:
         return graded_in_turns(inner, task, tolerance)
-    own = own_device(config.placement.reward if isinstance(config, OnlineConfig) else (), "placement.reward")
-    directory = resolve_model(reward.model.path)
-    shares = own is None and frozen_base is not None and is_adapter_of(directory, frozen_base[0])
-    scorer = load_scorer(directory, own or device, base=frozen_base[1] if frozen_base is not None and shares else None)
+    scorer = _scorer_of(config, reward.model, device, frozen_base, inner)
     functions, graded = bool(reward.functions), config.task.is_graded
     grader = ModelGrader(inner, scorer, weight=reward.model.weight, has_functions=functions, is_graded=graded)
     return graded_in_turns(grader, task, tolerance)
+
+
+def _scorer_of(
+    config: Rewarded,
+    model: RewardModelConfig,
+    device: torch.device,
+    frozen_base: tuple[Path, Decoder] | None,
+    inner: Grader,
+) -> TextScorer:
+    """The reward model, here or in workers; those of `inner` are ended if it cannot be loaded."""
+    places = config.placement.reward if isinstance(config, OnlineConfig) else ()
+    directory = resolve_model(model.path)
+    try:
+        if not model.workers:
+            own = own_device(places, PLACE)
+            shared = frozen_base if own is None and frozen_base and is_adapter_of(directory, frozen_base[0]) else None
+            return load_scorer(directory, own or device, base=shared[1] if shared else None)
+        for place in places:
+            own_device((place,), PLACE)  # refuses one that is not here
+        pool = PassPool(
+            directory,
+            places or ("cpu",),
+            model.workers,
+            threads=model.threads or torch.get_num_threads(),
+            limit_seconds=model.pass_seconds,
+        )
+        return PooledScorer(pool, directory)
+    except BaseException:
+        inner.close()
+        raise

@@ -1,0 +1,1 @@
+"""A reward model in worker processes: passes through it, the pool of workers, and what they loaded."""

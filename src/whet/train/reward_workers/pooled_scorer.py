@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from whet.errors import RunFailed
 from whet.models.model_tokenizer import model_tokenizer
@@ -25,6 +26,7 @@ UNBOUNDED = 10**6  # workers
 MEMORY = Path("/proc/meminfo")
 AVAILABLE = "MemAvailable:"
 Note = Callable[[str], None]
+T = TypeVar("T")
 
 
 class PassPool(ElasticPool[PassWorker]):
@@ -52,14 +54,14 @@ class PassPool(ElasticPool[PassWorker]):
     def start(self) -> None:
         """One worker, then those for which there is memory; RunFailed if there is not enough for all."""
         first, *others = self._workers
-        self._wait([self._begin(_loaded, first)])
+        self._wait([self._begin(self._load, first)])
         if len(others) > (most := self._room()):
             self.close()
             raise RunFailed(
                 f"reward.model.workers is {len(others) + 1}, and after the first one there is memory for {most} more "
                 f"of {self._each}: lower it"
             )
-        self._wait([self._begin(_loaded, worker) for worker in others])
+        self._wait([self._begin(self._load, worker) for worker in others])
 
     def report(self, note: Note) -> None:
         """Tells what happens to workers."""
@@ -88,16 +90,27 @@ class PassPool(ElasticPool[PassWorker]):
 
     def _read(self, texts: Sequence[ScoredText]) -> list[float]:
         """A pass, by another worker if one is lost."""
-        losses = 0
-        while True:
+        return self._persist(
+            lambda: self._serve(lambda worker: worker.read(texts)),
+            again=f"its {len(texts)} texts are scored by another one",
+            over=f"these {len(texts)} texts have lost {MOST_LOSSES} workers",
+        )
+
+    def _load(self, worker: PassWorker) -> None:
+        over = f"it was lost {MOST_LOSSES} times before it had the reward model"
+        self._persist(worker.start, again="it is started again", over=over)
+
+    def _persist(self, work: Callable[[], T], *, again: str, over: str) -> T:
+        """Repeats what a lost worker did not do; `over` is said when that is of no use."""
+        for loss in range(1, MOST_LOSSES + 1):
             try:
-                return self._serve(lambda worker: worker.read(texts))
+                return work()
             except WorkerLost as error:
-                losses += 1
-                if losses == MOST_LOSSES:
-                    raise RunFailed(f"{error}; these {len(texts)} texts have lost {losses} workers") from None
+                if loss == MOST_LOSSES:
+                    raise RunFailed(f"{error}; {over}") from None
                 with self._notes_lock:
-                    self._notes.append(f"{error}; its {len(texts)} texts are scored by another one")
+                    self._notes.append(f"{error}; {again}")
+        raise AssertionError("the last loss raises")
 
     def _tell(self) -> None:
         with self._notes_lock:
@@ -142,10 +155,3 @@ def available_memory() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(AVAILABLE)), None)
-
-
-def _loaded(worker: PassWorker) -> None:
-    try:
-        worker.start()
-    except WorkerLost as error:
-        raise RunFailed(str(error)) from None

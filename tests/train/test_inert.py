@@ -143,7 +143,7 @@ def test_dotted_keys_of_a_recipe() -> None:
 
 
 def test_keys_of_a_reward_model_in_workers_and_of_one_without(run, tmp_path: Path) -> None:
-    alone = listed(tmp_path, "reward.model=RM", "reward.model.pass_seconds=9", "offload.reward=always")
+    alone = listed(tmp_path, "reward.model=RM", "reward.model.pass_seconds=9")
     assert alone == {"reward.model.pass_seconds": "reward.model.workers is 0"}
     workers = ("reward.model=RM", "reward.model.workers=2", "reward.model.threads=3", "offload.reward=never")
     found = listed(tmp_path, *workers)

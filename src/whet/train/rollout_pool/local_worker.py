@@ -44,7 +44,7 @@ def with_vllm(setup: WorkerSetup, environment: Mapping[str, str]) -> tuple[Worke
     """A worker's setup and environment: a vLLM takes the first GPU that it sees, or would bind threads to all cores."""
     found = {**environment, "OMP_NUM_THREADS": str(setup.threads)}
     kind, _, index = setup.device.partition(":")
-    if setup.engine["name"] != "vllm":
+    if setup.engine.get("name") != "vllm":
         return setup, found
     if kind == "cpu":
         return setup, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", **found}

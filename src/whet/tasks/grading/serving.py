@@ -48,7 +48,7 @@ class Service:
     """The worker's side of the protocol: the setup, what it names, then requests."""
 
     def __init__(self) -> None:
-        self._inbox, self._outbox, self._nowhere = _claim_pipes()
+        self._inbox, self._outbox, self._nowhere = claim_pipes()
         self.setup = unpack_setup(self._inbox.get())
         sys.path.extend(entry for entry in self.setup.path if entry not in sys.path)
         _limit_memory(self.setup.memory_limit_gb)
@@ -103,7 +103,7 @@ def _limit_memory(limit_gb: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def _claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
+def claim_pipes() -> tuple[SimpleQueue[dict[str, Any]], Outbox, TextIO]:
     """Reserves the pipes for the protocol; the user's code prints to standard error and reads nothing.
 
     Standard error is the terminal, or a pipe to the log of the run.

@@ -20,7 +20,7 @@ from whet.distributed.allocators import set_up_allocator
 from whet.errors import RunFailed, UserError
 from whet.models.reward.scoring import ScoredText, Scorer, load_scorer
 from whet.models.storage.safetensors_files import fingerprint
-from whet.tasks.grading.worker import claim_pipes
+from whet.tasks.grading.serving import claim_pipes
 from whet.train.reward_workers.loaded import Loaded
 
 NO_MEMORY = ("can't allocate memory", "out of memory")  # in torch's messages

@@ -152,7 +152,7 @@ class History:
 
         One bad evaluation is not enough while the run goes on: the last two must be worse, and not be rising again. In
         its first half a policy that leaves what it imitated may dip and recover: there most of the result must be
-        lost, while training shows no rise either: neither more correct rollouts nor, of a task's own reward, more of it.
+        lost, while training does not rise either: neither correct rollouts nor a reward that is the task's own.
         """
         rows = self.evaluations(measure)
         if len(rows) < 2:
@@ -191,9 +191,7 @@ class History:
         spread = math.sqrt(math.fsum(place * place for place in places))
         if not error > 0 or spread == 0:
             return 0.0
-        change = math.fsum(
-            place * float(row[self.measure.metric]) for place, row in zip(places, rows, strict=True)
-        )
+        change = math.fsum(place * float(row[self.measure.metric]) for place, row in zip(places, rows, strict=True))
         return change / (spread * error) * (1.0 if self.measure.is_higher_better else -1.0)
 
     @property

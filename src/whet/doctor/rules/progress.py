@@ -11,6 +11,7 @@ from whet.number_format import number
 
 CHANCE = 1.0  # standard errors of the held-out result: by so much it may differ from the start, and be where it was
 
+
 def still_weights(history: History) -> Finding | None:
     """The weights hardly change, and nothing is learned."""
     curve = history.series("weights/change")

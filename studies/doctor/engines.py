@@ -85,7 +85,7 @@ class Rounded(Apart):
     def sync(self, policy: CausalLM, *, version: int) -> None:
         super().sync(policy, version=version)
         with torch.no_grad():
-            for weight in self.policy.parameters():  # type: ignore[attr-defined]
+            for weight in self.policy.parameters():
                 step = weight.abs().max().clamp(min=1e-12) / self.LEVELS
                 weight.copy_((weight / step).round() * step)
 

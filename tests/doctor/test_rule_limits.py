@@ -423,7 +423,7 @@ def test_a_reward_that_rises_slowly_is_no_plateau(rise, found):
 
 @pytest.mark.parametrize(("rise", "errors", "found"), [(0.0, 0.0, True), (0.03, 0.877, True), (0.04, 1.169, False)])
 def test_a_held_out_result_that_rises_by_more_than_its_standard_error_is_no_plateau(rise, errors, found):
-    """Evaluations at 0, 10, 20 and 30, each ± 0.05: the error of one is 0.0255, of a line through them 0.0255 / √500."""
+    """Evaluations at 0, 10, 20 and 30, each ± 0.05: an error of 0.0255, of a line through them 0.0255 / √500."""
     means = [0.5 + rise * place / 3 for place in range(4)]
     seen = history(evals(*means), swinging(0.0), constant("grad_norm", 0.5), steps=40)
     assert seen.risen == pytest.approx(errors, abs=2e-3)

@@ -110,7 +110,7 @@ MEASURED_OTHERS: tuple[Case, ...] = (
     online(
         "mixed-cispo-kl", "toy-sorting", *MIXED, "algorithm=cispo", "algorithm.kl={coefficient: 0.01}", part="measure"
     ),
-    online("blend-gmpo", "toy-sorting", *BLEND, "algorithm=gmpo", part="measure"),
+    online("mixed-maxrl", "toy-sorting", *MIXED, "algorithm=maxrl", part="measure"),
     online("blend-reinforce-pp", "toy-sorting", *BLEND, "algorithm=reinforce_pp_baseline", part="measure"),
     offline(
         "code-denoise",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# Thresholds are fitted to the first; rules were written while verdicts on the second were known; the third was only
-# measured, after rules and thresholds stood.
+# Thresholds are fitted to the first; rules were written and changed while verdicts on the second were known; the third
+# was only measured, after rules and thresholds stood.
 Part = Literal["fit", "develop", "measure"]
 
 HERE = Path(__file__).resolve().parent

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 from whet.engines.engine_protocol import OnGroup
 from whet.engines.native.native_engine import NativeEngine
 from whet.models.protocol import CausalLM
@@ -64,12 +66,38 @@ class Colder(Hotter):
     FACTOR = 0.6
 
 
+class Cut(Apart):
+    """Samples from the likeliest tokens alone that have half of the mass; the trainer computes with all."""
+
+    MASS = 0.5
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, count: int = 1, on_group: OnGroup | None = None
+    ) -> list[list[Completion]]:
+        return super().generate(prompts, replace(sampling, top_p=self.MASS), count=count, on_group=on_group)
+
+
+class Rounded(Apart):
+    """Samples with weights rounded to a few levels, as a server of quantised models does."""
+
+    LEVELS = 4
+
+    def sync(self, policy: CausalLM, *, version: int) -> None:
+        super().sync(policy, version=version)
+        with torch.no_grad():
+            for weight in self.policy.parameters():
+                step = weight.abs().max().clamp(min=1e-12) / self.LEVELS
+                weight.copy_((weight / step).round() * step)
+
+
 ENGINES: dict[str, type[NativeEngine]] = {
     "apart": Apart,
     "unsynced": Unsynced,
     "seldom-synced": SeldomSynced,
     "hotter": Hotter,
     "colder": Colder,
+    "cut": Cut,
+    "rounded": Rounded,
 }
 
 

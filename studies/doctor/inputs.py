@@ -16,9 +16,14 @@ from studies.doctor.cases import OWN, Case
 from whet.manifests import MANIFEST
 from whet.models.text.tokenizers import wrap_backend
 from whet.tasks.procedural import Procedural, Reverse, Sorting
+from whet.tasks.puzzles.spelling import SpellBackward
 
 LETTERS = 12
-TASKS: Mapping[str, Procedural] = {"": Reverse(level=2, letters=LETTERS), "sorting-": Sorting(level=2)}
+TASKS: Mapping[str, Procedural] = {
+    "": Reverse(level=2, letters=LETTERS),
+    "sorting-": Sorting(level=2),
+    "spelled-": SpellBackward(level=2),
+}
 PAIRS, HELD_OUT, FEW_ROWS, FEW_PAIRS = 1500, 200, 48, 64
 NEVER_LEARNED = "<end>"  # an end token that no answer had
 
@@ -36,7 +41,13 @@ def start_cases() -> tuple[Case, ...]:
         MODEL.replace("}", ", tokenizer: made/tokenizer}"),
         f"task={{name: '{CHAT}', level: 2, letters: {LETTERS}}}",
     )
-    of = {"start": (MODEL, reverse), "sorting-start": (MODEL, "task={name: sorting, level: 2}"), "marked": marked}
+    spelled = (MODEL.replace("llama", "qwen3"), "task={name: spell_backward, level: 2}", "steps=100")
+    of = {
+        "start": (MODEL, reverse),
+        "sorting-start": (MODEL, "task={name: sorting, level: 2}"),
+        "spelled-start": spelled,
+        "marked": marked,
+    }
     template = {"marked": (f"model.chat_template={OWN}/single.jinja",)}
     return tuple(
         Case(name=name, recipe="sft-reverse", keys=(*SHORT, *QUIET, *keys, *template.get(name, ())), part="fit")
@@ -84,6 +95,16 @@ def _write_pairs(place: Path, prefix: str, task: Procedural) -> None:
         "labelled": (
             {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
             for row in pairs
+            for side in ("chosen", "rejected")
+        ),
+        "mislabelled": (
+            {"prompt": row["prompt"], "completion": row[side], "label": side == "rejected"}
+            for row in train
+            for side in ("chosen", "rejected")
+        ),
+        "labelled-clean": (
+            {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+            for row in held_out
             for side in ("chosen", "rejected")
         ),
         "outcomes": (

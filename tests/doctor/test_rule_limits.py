@@ -391,6 +391,54 @@ def test_a_dip_in_the_first_half_of_a_run_is_no_fall_unless_most_is_lost():
     assert rule(0.8, 0.29, 0.39, steps=100) == "held-out"  # it comes back
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("correct", {}, "held-out"),
+        ("reward/mean", {}, "held-out"),
+        ("correct", {"reward": {"functions": ["mine.py:f"]}}, "held-out"),
+        ("reward/mean", {"reward": {"functions": ["mine.py:f"]}}, "held-out-fell"),  # it may pay for something else
+        ("reward/mean", {"reward": {"model": {"path": "made"}}}, "held-out-fell"),
+        ("entropy", {}, "held-out-fell"),
+    ],
+)
+def test_a_dip_in_the_first_half_is_no_fall_while_training_rises(name, config, expected):
+    rises = curve(name, [0.1 + 0.01 * step for step in range(20)])
+    seen = history(evals(0.8, 0.3, 0.3), rises, steps=100, config=config)
+    assert evaluation.held_out_result(seen).rule == expected
+    assert evaluation.held_out_result(history(evals(0.8, 0.3, 0.3), rises, steps=30)).rule == "held-out-fell"  # later
+
+
+def swinging(rise):
+    """A reward that swings by 0.05 about a line; its noise is 0.1 / √2, and that of means of ten steps 0.0316."""
+    return curve("reward/mean", [0.5 + rise * step + 0.05 * (-1) ** step for step in range(40)])
+
+
+@pytest.mark.parametrize(("rise", "found"), [(0.0, True), (0.001, True), (0.0033, False), (-0.0033, True)])
+def test_a_reward_that_rises_slowly_is_no_plateau(rise, found):
+    """The last ten steps are 30 · rise above the first ten: 0, 0.9, 3.1 and −3.1 standard errors."""
+    rule = progress.flat_run(history(swinging(rise), constant("grad_norm", 0.5), steps=40))
+    assert (rule is not None) == found
+
+
+@pytest.mark.parametrize(("rise", "errors", "found"), [(0.0, 0.0, True), (0.03, 0.877, True), (0.04, 1.169, False)])
+def test_a_held_out_result_that_rises_by_more_than_its_standard_error_is_no_plateau(rise, errors, found):
+    """Evaluations at 0, 10, 20 and 30, each ± 0.05: an error of 0.0255, of a line through them 0.0255 / √500."""
+    means = [0.5 + rise * place / 3 for place in range(4)]
+    seen = history(evals(*means), swinging(0.0), constant("grad_norm", 0.5), steps=40)
+    assert seen.risen == pytest.approx(errors, abs=2e-3)
+    assert (progress.flat_run(seen) is not None) == found
+
+
+def test_a_held_out_loss_that_falls_has_risen_in_quality():
+    rows = [
+        {"step": step, "eval/loss": loss, "eval/loss_low": loss - 0.1, "eval/loss_high": loss + 0.1}
+        for step, loss in ((0, 2.0), (10, 1.0))
+    ]
+    assert history(rows).risen == pytest.approx(1 / (0.2 / 3.92 * 2**0.5))
+    assert history(rows[:1]).risen == history().risen == 0.0
+
+
 @pytest.mark.parametrize(("trained", "level"), [(0.9, "warning"), (1.1, "note")])
 def test_a_rising_held_out_loss_is_overfitting_where_the_training_loss_is_below_it(trained, level):
     """The best held-out loss is 1: a training loss above it is not of rows learned by heart."""

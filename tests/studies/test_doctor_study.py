@@ -6,6 +6,7 @@ import lzma
 import math
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -25,6 +26,7 @@ from whet.doctor.findings import Finding
 from whet.doctor.plain_words import written
 from whet.doctor.settings import Settings
 from whet.recipe import plain, read_recipe
+from whet.records import Sampling
 
 STEPS = 40
 
@@ -33,9 +35,11 @@ def test_the_cases_are_as_many_as_the_study_claims():
     assert len(FAULTS) >= 24
     assert len(HEALTHY) >= 50
     assert len(CASES) == len(FAULTS) + len(HEALTHY)  # no name stands for two
+    least = {"fit": (24, 15), "develop": (24, 15), "measure": (12, 10)}
     for part in PARTS:
-        assert sum(case.part == part for case in FAULTS) >= 24
-        assert sum(case.part == part for case in HEALTHY) >= 15
+        faults, healthy = least[part]
+        assert sum(case.part == part for case in FAULTS) >= faults
+        assert sum(case.part == part for case in HEALTHY) >= healthy
     trained = {key.partition("=")[2] for case in HEALTHY for key in case.keys if key.startswith(("algorithm=", "obj"))}
     assert {*ALGORITHMS, *PREFERENCES} - {"apo_down"} <= trained
 
@@ -50,7 +54,7 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_is_a_recipe_that_the_library_accepts(name, made):
     case = CASES[name]
-    for model in ("start", "sorting-start", "marked", "endless"):
+    for model in ("start", "sorting-start", "spelled-start", "marked", "endless"):
         (made / model).mkdir(exist_ok=True)
     read_recipe(case.recipe, case.arguments(3, made))
     assert all("made/" not in key or str(made) in key for key in case.arguments(3, made))
@@ -74,10 +78,12 @@ def test_the_advice_on_every_planted_cause_is_a_recipe_that_the_library_accepts(
     settings = Settings(config=plain(read_recipe(fault.recipe, keys).config), kind=KINDS.get(fault.recipe, "online"))
     for name in fault.causes:
         changes = [written(change).replace("'", "") for change in CAUSES[name].changes(settings)]
-        assert changes or fault.repair[0].startswith("model=")
+        assert changes or fault.repair[0].startswith("model=") or fault.name in NO_ADVICE
         assert read_recipe(fault.recipe, [*keys, *changes])
 
 
+# What the doctor has no key for: of a reward that is not the user's own, it says what to read.
+NO_ADVICE = ("length-penalty-mixed-dapo", "negated-reward-blend-gspo")
 KINDS = {"sft-reverse": "sft", "demo-sft": "sft", "dpo": "preference", "reward-model": "reward"}
 
 
@@ -256,6 +262,46 @@ def test_an_unsynced_engine_keeps_the_first_weights_and_an_apart_one_the_last():
     assert weights("apart", 5) == 4
     assert weights("seldom-synced", 13) == 11
     assert not ENGINES["apart"].is_exact
+
+
+def test_engines_that_cut_and_round_sample_other_distributions():
+    import torch
+
+    from tests.small import small_model
+
+    policy, tokenizer = small_model(seed=0)
+    engine = ENGINES["rounded"](policy, tokenizer)
+    engine.sync(policy, version=1)
+    for rounded, weight in zip(engine.policy.parameters(), policy.parameters(), strict=True):
+        step = weight.abs().max() / 4
+        assert (rounded - weight).abs().max() <= step / 2 + 1e-6
+        assert torch.unique((rounded / step.clamp(min=1e-12)).round()).numel() <= 9
+    seen = []
+    with patch.object(ENGINES["apart"], "generate", lambda _, prompts, sampling, **__: seen.append(sampling)):
+        ENGINES["cut"](policy, tokenizer).generate([], Sampling(max_tokens=3))
+    assert [one.top_p for one in seen] == [0.5]
+
+
+def test_shifted_words_are_right_and_few_of_them_come_again():
+    from studies.doctor.own.tasks import FewShifted, Shifted
+
+    task = Shifted(level=4, letters=16)
+    for one in [*task.draw(50, seed=(1,)), *task.held_out(20)]:
+        word = one.columns["question"]
+        assert one.answer == "".join("bcdefghijklmnopa"["abcdefghijklmnop".index(letter)] for letter in word)
+        assert task.correct(one, one.answer)
+        assert not task.correct(one, word)
+    few = FewShifted(level=4, letters=16, prompts=3)
+    assert len({one.prompt for seed in range(5) for one in few.draw(8, seed=(seed,))}) == 3
+
+
+def test_labels_are_exchanged_in_training_alone(made):
+    def read(name):
+        return [json.loads(line) for line in (made / f"spelled-{name}.jsonl").read_text().splitlines()]
+
+    for name, is_right in (("mislabelled", False), ("labelled-clean", True)):
+        for row in read(name):
+            assert (row["completion"] == row["prompt"][:-1][::-1]) == (row["label"] == is_right)
 
 
 def test_pairs_have_what_their_names_say(made):

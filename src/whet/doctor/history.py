@@ -17,6 +17,7 @@ RECENT = 20  # steps of "now", if the run has at least twice as many
 FEW = 5  # steps averaged as the start
 SURE = 4.0  # standard errors by which a curve has moved
 RISING = 2.0  # standard errors that excuse an alarm: some sign that the run learns
+INTERVAL = 3.92  # standard errors from end to end of a 95 % interval
 SOLVED = 0.9  # held-out accuracy of a nearly solved task
 CONFIRMED = 2  # evaluations in a row that must be worse before a result counts as fallen
 
@@ -151,7 +152,7 @@ class History:
 
         One bad evaluation is not enough while the run goes on: the last two must be worse, and not be rising again. In
         its first half a policy that leaves what it imitated may dip and recover: there most of the result must be
-        lost, while no more rollouts are correct than at the start.
+        lost, while training does not rise either: neither correct rollouts nor a reward that is the task's own.
         """
         rows = self.evaluations(measure)
         if len(rows) < 2:
@@ -165,8 +166,33 @@ class History:
         before, last = (row[measure.metric] for row in newest)
         if self.done >= self.steps / 2:
             return bool(last <= before)
-        is_right_more_often = moved(self.series("correct")) >= RISING
-        return last <= min(before, at.DIPPED * rows[0][measure.metric]) and not is_right_more_often
+        return last <= min(before, at.DIPPED * rows[0][measure.metric]) and not self._trains_well
+
+    @property
+    def _trains_well(self) -> bool:
+        """Whether more rollouts are correct than at the start, or are worth more to the task's own reward."""
+        has_own_reward = self.settings.get("reward.functions") or self.settings.get("reward.model")
+        curves = ("correct",) if has_own_reward else ("correct", "reward/mean")
+        return any(moved(self.series(name)) >= RISING for name in curves)
+
+    @property
+    def risen(self) -> float:
+        """By how many standard errors the held-out result became better, by a line through all evaluations.
+
+        The errors are those of independent samples. Evaluations share their prompts, so what is chance is less.
+        """
+        rows = [] if self.measure is None else self.evaluations(self.measure)
+        if self.measure is None or len(rows) < 2:
+            return 0.0
+        low, high = self.measure.interval
+        error = _mean([float(row[high]) - float(row[low]) for row in rows]) / INTERVAL
+        middle = _mean([float(row["step"]) for row in rows])
+        places = [float(row["step"]) - middle for row in rows]
+        spread = math.sqrt(math.fsum(place * place for place in places))
+        if not error > 0 or spread == 0:
+            return 0.0
+        change = math.fsum(place * float(row[self.measure.metric]) for place, row in zip(places, rows, strict=True))
+        return change / (spread * error) * (1.0 if self.measure.is_higher_better else -1.0)
 
     @property
     def is_over(self) -> bool:

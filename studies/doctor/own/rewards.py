@@ -69,3 +69,8 @@ def share(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[f
         sum(a == b for a, b in zip(text, right, strict=False)) / max(len(text), len(right))
         for text, right in zip(completions, answer, strict=True)
     ]
+
+
+def negated(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
+    """The share of symbols in the right place as a cost: a distance became a reward."""
+    return [-one for one in share(completions, answer)]

@@ -1,6 +1,7 @@
-"""Tasks whose prompts have a mistake."""
+"""Tasks of the study: most have a mistake in their prompts."""
 
 from dataclasses import dataclass, replace
+from string import ascii_lowercase
 
 from whet.records import Example, Message
 from whet.tasks.procedural import Reverse, Sorting
@@ -74,3 +75,32 @@ class ChatReverse(Reverse):
 
 def _asked(one: Example) -> Example:
     return replace(one, prompt=(Message(role="user", content=str(one.prompt)),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(Reverse):
+    """Nothing is wrong with it: every letter of a word gives way to the next of its letters, the last to the first."""
+
+    name = "shifted"
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        return [self._shifted(one) for one in super().draw(count, seed=seed)]
+
+    def held_out(self, count: int) -> list[Example]:
+        return [self._shifted(one) for one in super().held_out(count)]
+
+    def _shifted(self, one: Example) -> Example:
+        letters = ascii_lowercase[: self.letters]
+        following = str.maketrans(letters, letters[1:] + letters[0])
+        return replace(one, answer=one.columns["question"].translate(following))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShifted(Shifted):
+    """Trains on `prompts` prompts again and again."""
+
+    prompts: int = 4
+
+    def draw(self, count: int, *, seed: tuple[int, ...]) -> list[Example]:
+        few = super().draw(self.prompts, seed=(0,))
+        return [few[(sum(seed) + place) % len(few)] for place in range(count)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from whet.doctor import thresholds as at
 from whet.doctor.findings import Evidence, Finding
-from whet.doctor.history import FEW, SURE, History, last_steps, moved, now, recent, start
+from whet.doctor.history import FEW, RISING, SURE, History, last_steps, moved, now, recent, start
 from whet.doctor.rules.levels import newest, typical
 from whet.doctor.rules.rule import LONG, ONLINE, USUAL, Rule
 from whet.number_format import number
+
+CHANCE = 1.0  # standard errors of the held-out result: by so much it may differ from the start, and be where it was
 
 
 def still_weights(history: History) -> Finding | None:
@@ -93,7 +95,11 @@ def _results(history: History) -> tuple[Evidence, ...]:
 
 
 def flat_run(history: History) -> Finding | None:
-    """Neither reward nor entropy nor loss has moved in a good part of the run, though there were gradients."""
+    """Neither reward nor entropy nor length has moved in a good part of the run, though there were gradients.
+
+    That a slow rise is not proved is no proof of a plateau: a held-out result that rose by more than its standard
+    error, or a reward that rose by two of them, is none.
+    """
     reward, norm = history.series("reward/mean"), history.series("grad_norm")
     curves = [history.series(name) for name in ("reward/mean", "entropy", "length/mean")]
     curves = [curve for curve in curves if len(curve)]
@@ -102,6 +108,8 @@ def flat_run(history: History) -> Finding | None:
     if not len(norm) or now(norm) == 0 or any(abs(moved(curve)) >= SURE for curve in curves):
         return None
     if max(reward.values) == min(reward.values):
+        return None
+    if history.risen > CHANCE or moved(reward) >= RISING:
         return None
     return Finding(
         rule="plateau",

@@ -21,7 +21,7 @@ COMMANDS = [
     *(("compare",), ("check-loss",), ("models", "list"), ("models", "inspect"), ("models", "pull")),
     *(("models", "merge"), ("models", "card"), ("models", "push"), ("models", "export")),
     *(("data", "explore"), ("data", "formats"), ("data", "tokenize"), ("runs",), ("keys",), ("score",), ("sandbox",)),
-    *(("metrics",), ("doctor",), ("ui",)),
+    *(("metrics",), ("doctor",), ("redteam",), ("ui",)),
     *(("learn", name) for name in ("list", "start", "check", "hint", "progress")),
     *(("launch", name) for name in ("local", "slurm", "ray", "skypilot", "modal", "k8s", "list", "logs", "stop")),
 ]

@@ -261,9 +261,19 @@ def test_real_traces_point_at_their_errors() -> None:
     assert first.steps[2].startswith("3. Assume a pencil costs 29 cents")
 
 
-def test_tools_are_refused_rather_than_read_as_talk() -> None:
-    with pytest.raises(UserError, match=r"153 of 300 rows .* a message from 'function_call'"):
-        load_rows(Source(path=real("llamafactory_demo/glaive_toolcall_en_demo.json.gz")))
+def test_calls_of_tools_are_read_as_calls_and_results_as_results() -> None:
+    path = Path(real("llamafactory_demo/glaive_toolcall_en_demo.json.gz"))
+    raw = json.loads(gzip.decompress(path.read_bytes()))
+    different = {json.dumps(row): row["conversations"] for row in raw}.values()
+    sides = Counter(message["from"] for talk in different for message in talk)
+    found = load_rows(Source(path=str(path)))
+    talks = [row.prompt + ((row.message,) if row.message else ()) for row in found.rows if isinstance(row, Dialogue)]
+    assert len(talks) == len(different)
+    assert sum(len(message.tool_calls) for talk in talks for message in talk) == sides["function_call"] > 100
+    assert sum(message.role == "tool" for talk in talks for message in talk) == sides["observation"] > 100
+    called = next(message for message in talks[0] if message.tool_calls)
+    assert called.tool_calls[0].name == "search_recipes"
+    assert json.loads(called.tool_calls[0].arguments) == {"ingredients": ["chicken", "bell peppers", "rice"]}
 
 
 def test_a_directory_stands_for_its_rows(tmp_path: Path) -> None:

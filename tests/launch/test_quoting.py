@@ -107,6 +107,7 @@ def as_python(bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recipe=VALUES, values=st.lists(VALUES, max_size=3))
 @example(recipe="my recipe's.yaml", values=HOSTILE)
+@example(recipe="\x85", values=["\u2028", "a\u2029b"])
 def test_arguments_arrive_unchanged(
     bin_folder: Path, as_python: None, tmp_path_factory: pytest.TempPathFactory, recipe: str, values: list[str]
 ) -> None:

@@ -221,9 +221,9 @@ def test_cuda_graphs_sample_only_what_stays_within_the_window(monkeypatch):
     monkeypatch.setattr(engine, "device", torch.device("cuda"), raising=False)
     prompts = [Prompt(tokens=(1, 2, 3), stream=(0,)), Prompt(tokens=(1,) * 6, stream=(1,))]
     monkeypatch.setattr("whet.engines.native.native_engine.is_served", lambda config: True)
-    assert engine._is_fast(Sampling(max_tokens=8), prompts)
-    assert not engine._is_fast(Sampling(max_tokens=9), prompts)
-    assert engine._is_fast(Sampling(max_tokens=9), prompts[:1])
+    for tokens, some, is_fast in ((8, prompts, True), (9, prompts, False), (9, prompts[:1], True)):
+        sampling = Sampling(max_tokens=tokens)
+        assert engine._is_fast(sampling, engine._longest(sampling, some)) is is_fast
 
 
 @pytest.mark.parametrize("case", ["gemma2", "gemma2-uncapped", "gemma3", "qwen3-moe", "qwen3-moe-some-dense", "olmoe"])

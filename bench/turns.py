@@ -86,7 +86,13 @@ def main(arguments: Sequence[str]) -> None:
     with TemporaryDirectory(prefix="bench-") as folder:
         directory = random_directory(SHAPES[asked.model], Path(folder) / "model")
         policy = place(load_model(directory, keep_bf16=device.type == "cuda"), device)
-        engine = NativeEngine(policy, load_tokenizer(directory), max_sequences=asked.conversations, device=device)
+        engine = NativeEngine(
+            policy,
+            load_tokenizer(directory),
+            max_sequences=asked.conversations,
+            device=device,
+            keeps_conversations=True,
+        )
         draw = torch.randint(5, 300, (asked.conversations, asked.prompt), generator=torch.Generator().manual_seed(0))
         prompts = [Prompt(tokens=tuple(ids), stream=(i,), limit=asked.tokens) for i, ids in enumerate(draw.tolist())]
         found = {}

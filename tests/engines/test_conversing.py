@@ -174,3 +174,21 @@ def test_what_an_environment_raises_ends_the_call():
     for overlaps in (False, True):
         with pytest.raises(ValueError, match="broken"):
             in_slots(model, tokenizer, raises, prompts(), count=2, slots=4, overlaps=overlaps)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_caches_are_kept_only_when_asked_for(monkeypatch, keeps):
+    model, tokenizer = small_model(sharp=4.0)
+    engine = NativeEngine(model, tokenizer, keeps_conversations=keeps)
+    kept, told = [], Talks(prompts(), 2)
+
+    class Sampler:
+        def converse(self, *_, **options):
+            kept.append(options)
+
+    monkeypatch.setattr(engine, "_fast_sampler", Sampler)
+    if keeps:
+        monkeypatch.setattr(engine, "_is_fast", lambda sampling, longest: longest == model.context)
+    engine.converse([replace(one, limit=9) for one in prompts()], Sampling(max_tokens=TOTAL), told, count=2)
+    assert kept == ([{"count": 2, "overlaps": False}] if keeps else [])
+    assert any(told.turns.values()) is not keeps

@@ -57,10 +57,15 @@ class NativeEngine:
         device: torch.device | None = None,
         dtype: torch.dtype = torch.bfloat16,
         on_token: OnToken | None = None,
+        keeps_conversations: bool = False,
     ) -> None:
-        """`dtype`: of matrix products on a GPU (a CPU computes in fp32). `max_sequences`: batch size."""
+        """`dtype`: of matrix products on a GPU (a CPU computes in fp32). `max_sequences`: batch size.
+
+        `keeps_conversations`: whether KV caches are kept between turns where CUDA graphs sample. Off, because it was
+        tried with plain torch operations on a CPU only, not with the kernels of a GPU.
+        """
         self.policy, self.tokenizer = policy, tokenizer
-        self.on_token = on_token
+        self.on_token, self.keeps_conversations = on_token, keeps_conversations
         self.max_sequences, self.dtype = max_sequences, dtype
         self.device = device or next(policy.parameters()).device
         self.version = 0
@@ -109,10 +114,10 @@ class NativeEngine:
     def converse(
         self, prompts: Sequence[Prompt], sampling: Sampling, reply: Reply, *, count: int = 1, overlaps: bool = False
     ) -> None:
-        """Conversations that keep their KV caches between turns where CUDA graphs sample; elsewhere in rounds."""
+        """Conversations that keep their KV caches between turns, if asked to and CUDA graphs sample; else in rounds."""
         above_coldest(sampling)
         whole = sampling.ended_by(self.tokenizer.stops)
-        if not self._is_fast(whole, self.policy.context):
+        if not (self.keeps_conversations and self._is_fast(whole, self.policy.context)):
             in_rounds(self, prompts, sampling, reply, count=count)
             return
 

@@ -187,7 +187,7 @@ def test_caches_are_kept_only_when_asked_for(monkeypatch, keeps):
             kept.append(options)
 
     monkeypatch.setattr(engine, "_fast_sampler", Sampler)
-    # CUDA graphs could sample conversations of any length; single answers, which are shorter, go to the plain path here.
+    # CUDA graphs could sample conversations of any length; single answers, which are shorter, take the plain path.
     monkeypatch.setattr(engine, "_is_fast", lambda sampling, longest: longest == model.context)
     engine.converse([replace(one, limit=9) for one in prompts()], Sampling(max_tokens=TOTAL), told, count=2)
     assert kept == ([{"count": 2, "overlaps": False}] if keeps else [])
